@@ -16,6 +16,11 @@
  *     deaf       takes nothing in, so that everything sent to it waits at its sender
  *     flood      messages of another version, without pause
  *     model      says at once that it trains another model
+ *     end        records that end the run, with a certificate that only the liar signed
+ *     history    a committed record behind another predecessor, likewise
+ *     lapse      reports and pings with lapse 65,535 for everybody else
+ *     roster     reports and goodbyes that name another roster of the same epoch
+ *     leader     pings of a leader that nobody voted for, in higher and higher views
  *     strangers  no link: 500 connections a second to every member, from many networks
  *
  * It needs no parameters of the model: what it must know of the run it reads in the frames and updates of the others. */
@@ -37,7 +42,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PEERS = 64, QUESTIONS = 2100, COPIES = 100, FRAGMENTS = 4096 };
+enum { PEERS = 64, QUESTIONS = 2100, COPIES = 100, FRAGMENTS = 4096, HASHES = 1024 };
 
 struct liar {
     struct neb_net *net;
@@ -48,6 +53,8 @@ struct liar {
     bool up[PEERS];
     uint64_t next[FRAGMENTS]; /* by first cell: the base of the next update to make */
     struct neb_rng rng;
+    struct neb_round_frame heard; /* the leader's last ping: epoch, roster, view, commit; type 0: none yet */
+    struct neb_hash hash[HASHES]; /* of record i, at i % HASHES */
 };
 
 static bool lies(const struct liar *l, const char *how)
@@ -95,6 +102,154 @@ static void answer_ping(struct liar *l, uint16_t peer, const uint8_t *bytes, siz
         if (neb__round_frame_encode(&f, &b) == NEB_OK)
             tell(l, peer, NEB_CONTROL, NEB_MSG_FRAME, b.data, b.len);
         neb__buf_free(&b);
+    }
+}
+
+static void say(struct liar *l, const struct neb_round_frame *f)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+    if (neb__round_frame_encode(f, &b) == NEB_OK)
+        for (uint16_t p = 0; p < PEERS; p++)
+            if (l->up[p]) tell(l, p, NEB_CONTROL, NEB_MSG_FRAME, b.data, b.len);
+    neb__buf_free(&b);
+}
+
+/* A frame with the header that an honest site would send now. */
+static struct neb_round_frame plain(const struct liar *l, uint8_t type)
+{
+    return (struct neb_round_frame){.type = type,
+                                    .from = neb__net_self(l->net),
+                                    .epoch = l->heard.epoch,
+                                    .roster_id = l->heard.roster_id,
+                                    .view = l->heard.view,
+                                    .normal = l->heard.view,
+                                    .commit = l->heard.commit};
+}
+
+static bool add_record(struct liar *l, uint8_t type, uint64_t index, struct neb_hash *prev,
+                       struct neb_buf *blob)
+{
+    struct neb_record rec = {
+        .type = type, .epoch = l->heard.epoch, .view = l->heard.view, .index = index, .prev = *prev};
+    struct neb_buf b;
+    uint8_t length[4];
+    neb__buf_init(&b, NEB_RECORD_MAX);
+    bool ok = neb__record_encode(&rec, &b) == NEB_OK && neb__hash(b.data, b.len, prev) == NEB_OK;
+    neb__put32(length, (uint32_t)b.len);
+    ok = ok && neb__buf_append(blob, length, 4) == NEB_OK && neb__buf_append(blob, b.data, b.len) == NEB_OK;
+    neb__buf_free(&b);
+    return ok;
+}
+
+/* Records that nobody else has, said to be committed. The certificate has the liar's signature, and for the other name a
+ * copy of it. */
+static void forge_records(struct liar *l)
+{
+    const struct neb_seal seal = {l, sign, NULL};
+    struct neb_round_frame f = plain(l, NEB_ROUND_FRAME_LOG);
+    struct neb_hash h = l->hash[f.commit % HASHES];
+    struct neb_buf blob;
+    bool end = lies(l, "end");
+    neb__buf_init(&blob, 1 << 16);
+    if (!end) memset(&h, 1, sizeof h);
+    f.number = l->heard.commit + 1;
+    bool ok = add_record(l, NEB_RECORD_END, f.number, &h, &blob);
+    if (end) ok = ok && add_record(l, NEB_RECORD_FINAL, f.number + 1, &h, &blob);
+    f.records = end ? 2 : 1;
+    f.commit = f.number + f.records - 1u;
+    f.blob = blob.data;
+    f.blob_length = blob.len;
+    struct neb_said s = {.kind = NEB_SAID_HOLDS,
+                         .site = (uint8_t)f.from,
+                         .epoch = f.epoch,
+                         .view = f.view,
+                         .normal = f.view,
+                         .index = f.commit,
+                         .hash = h};
+    if (ok && neb__said_sign(&s, &l->genesis, &seal) == NEB_OK) {
+        for (uint8_t i = 0; i < 3; i++) s.site = i, (void)neb__certificate_add(&f.proof, &s);
+        say(l, &f);
+        f.proof.n = 0;
+        say(l, &f);
+    }
+    neb__buf_free(&blob);
+}
+
+static void forge_lapses(struct liar *l)
+{
+    static const uint8_t types[] = {NEB_ROUND_FRAME_REPORT, NEB_ROUND_FRAME_PING};
+    for (int t = 0; t < 2; t++) {
+        struct neb_round_frame f = plain(l, types[t]);
+        for (uint8_t i = 0; i < 3; i++) {
+            if (i == f.from) continue;
+            f.lapses[i] = 0xffff;
+            f.word[f.words++] = (struct neb_round_frame_word){.site = i, .lapse = 0xffff, .signature = {1}};
+        }
+        say(l, &f);
+    }
+}
+
+static void forge_roster(struct liar *l)
+{
+    struct neb_round_frame f = plain(l, NEB_ROUND_FRAME_REPORT);
+    f.roster_id ^= 1;
+    say(l, &f);
+    f.type = NEB_ROUND_FRAME_GOODBYE;
+    say(l, &f);
+}
+
+static void forge_leader(struct liar *l)
+{
+    struct neb_round_frame f = plain(l, NEB_ROUND_FRAME_PING);
+    const struct neb_seal seal = {l, sign, NULL};
+    f.view = f.normal = (f.view / 64 + 1) * 64 + f.from;
+    f.flags = NEB_FLAG_PROOF;
+    f.start = l->heard.commit;
+    f.hash = l->hash[f.start % HASHES];
+    f.saids = 2;
+    f.said[0] = (struct neb_said){.kind = NEB_SAID_STARTS,
+                                  .site = (uint8_t)f.from,
+                                  .epoch = f.epoch,
+                                  .view = f.view,
+                                  .normal = f.view,
+                                  .index = f.start,
+                                  .hash = f.hash};
+    f.said[1] = f.said[0];
+    f.said[1].kind = NEB_SAID_VOTES;
+    for (int i = 0; i < 2; i++)
+        if (neb__said_sign(&f.said[i], &l->genesis, &seal) != NEB_OK) return;
+    say(l, &f);
+    f.saids = 0;
+    say(l, &f);
+}
+
+static void forge(struct liar *l)
+{
+    if (!l->heard.type) return;
+    if (lies(l, "end") || lies(l, "history")) forge_records(l);
+    if (lies(l, "lapse")) forge_lapses(l);
+    if (lies(l, "roster")) forge_roster(l);
+    if (lies(l, "leader")) forge_leader(l);
+}
+
+/* Pings tell epoch, roster, view and commit; logs the hashes of the records. */
+static void hear_frame(struct liar *l, const uint8_t *bytes, size_t n)
+{
+    static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+    static struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
+    struct neb_round_frame f;
+    if (neb__round_frame_decode(bytes, n, items, certs, &f) != NEB_OK) return;
+    if (f.type == NEB_ROUND_FRAME_PING) {
+        l->heard = f;
+        forge(l);
+    }
+    if (f.type != NEB_ROUND_FRAME_LOG) return;
+    struct neb_reader in = {f.blob, f.blob_length, false};
+    for (uint64_t i = 0; i < f.records; i++) {
+        uint32_t length = neb__read32(&in);
+        const uint8_t *p = neb__read(&in, length);
+        if (!p || neb__hash(p, length, &l->hash[(f.number + i) % HASHES]) != NEB_OK) return;
     }
 }
 
@@ -180,6 +335,7 @@ static neb_status on_message(void *arg, struct neb_message *m)
 {
     struct liar *l = arg;
     if (lies(l, "deaf") || (lies(l, "cells") && m->kind == NEB_MSG_CELL)) return NEB_ERR_AGAIN;
+    if (m->kind == NEB_MSG_FRAME) hear_frame(l, m->data, m->size);
     if (lies(l, "names") && m->kind == NEB_MSG_FRAME) answer_ping(l, m->peer, m->data, m->size);
     if ((lies(l, "ahead") || lies(l, "updates")) && m->kind == NEB_MSG_UPDATE) sign_anew(l, m->peer, m);
     if (contributes(l) && m->kind == NEB_MSG_UPDATE) contribute(l, m);
@@ -231,6 +387,7 @@ static void on_timer(void *arg)
     struct liar *l = arg;
     static uint8_t junk[1000];
     for (uint16_t p = 0; lies(l, "relays") && p < PEERS; p++) make_up_relays(l, p);
+    forge(l);
     for (uint16_t p = 0; lies(l, "flood") && p < PEERS; p++)
         for (int i = 0; l->up[p] && i < 1000; i++) tell(l, p, NEB_CONTROL, 9999, junk, sizeof junk);
 }

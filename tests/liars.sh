@@ -81,6 +81,11 @@ loss=$(sed -n 's/^   "loss": \([0-9.]*\),.*/\1/p' out-a/status.json | head -1)
 # With the clip alone a liar may push the model as far as the records that name one honest site allow: it stays finite.
 awk "BEGIN { exit !(${loss:-nan} > 0 && ${loss:-nan} < 1e30) }" || fail "the loss of a is $loss"
 echo "the loss after that: $loss"
+for how in end history lapse roster leader; do lie $how "it says what its site" 64 8; done
+kill -9 $pid_b; wait $pid_b 2>/dev/null || true # lapses that were only claimed do not outlive a start
+now=$(records a)
+begin b
+reaches b $((now + 5)) || fail "b does not come back after lies about its lapse"
 lie deaf "" 64 8
 lie strangers "" 96 8
 

@@ -122,6 +122,7 @@ void neb__acks_heard(struct neb_round *r, unsigned from, const struct neb_round_
     for (int i = 0; i < f->saids; i++) {
         const struct neb_said *s = &f->said[i];
         if (s->site != from || (s->kind != NEB_SAID_HOLDS && s->kind != neb__cert_kind(r))) continue;
+        if (p->acks) neb__guilt_compare(r, s);
         if (s->epoch != r->roster.epoch || s->view != r->view || s->normal != s->view || s->index > r->head)
             continue;
         if (!neb__hash_equal(&s->hash, neb__log_hash(r, s->index))) continue;
@@ -334,6 +335,8 @@ void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *
 {
     struct neb_members m;
     if (!neb__roster_of(r, c->epoch, &m) || !neb__cert_valid_under(r, c, &m)) return;
+    for (size_t i = 0; i < r->kepts; i++) neb__guilt_certificates(r, &r->kept[i], c);
+    neb__guilt_certificates(r, &r->newest, c);
     neb__core_halt(
         r, "a quorum certified another record at an index that this site has committed, so there are two "
            "histories; ask the operators which roster is right (nebula-i adopt)");
@@ -406,7 +409,8 @@ void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_roun
     for (int i = 0; i < f->words; i++) {
         const struct neb_round_frame_word *w = &f->word[i];
         if (w->lapse > NEB_LAPSE_MAX || (w->site == r->self && r->state == NEB_ROUND_BOOT)) continue;
-        if (w->lapse > r->lapse[w->site]) (void)neb__lapse_take(r, w->site, w->lapse, w->signature);
+        if (w->lapse > r->lapse[w->site] && !neb__lapse_take(r, w->site, w->lapse, w->signature))
+            neb__core_doubt(r, from);
     }
     for (unsigned i = 0; r->cfg.quorum == NEB_QUORUM_OLD && i < NEB_SITES_MAX;
          i++) /* as such a run always did */

@@ -82,7 +82,7 @@ static void rewind_for(struct neb_round *r, const struct neb_core_cell *cell)
 static void start_fetching(struct neb_round *r, struct neb_core_cell *cell)
 {
     cell->fetching = true;
-    cell->fetch_tries = 0;
+    cell->fetch_tries = cell->untrusted = 0;
     cell->fetch_at = r->now;
     cell->cell_index = 0;
     cell->asked = 0;
@@ -111,6 +111,7 @@ static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES
         cell->last_at = r->now;
         cell->fetch_from = (uint16_t)s;
         cell->asked |= neb__bit(s);
+        cell->untrusted += cell->cell_index != 0;
         cell->cell_index = 0;
         cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
         cell->fetch_tries++;
@@ -140,7 +141,8 @@ static void fetch_cells(struct neb_round *r)
         for (uint32_t c = 0; c < r->cfg.cells; c++) {
             struct neb_core_cell *cell = &r->cell[c];
             if (!cell->fetching || r->now < cell->fetch_at || (cell->asked != 0) != again) continue;
-            if (cell->fetch_tries > 2 + 2 * __builtin_popcountll(r->roster.members) && !cell->asked)
+            int most = 2 + 2 * __builtin_popcountll(r->roster.members);
+            if ((cell->fetch_tries > most || cell->untrusted > 2) && !cell->asked)
                 stop_fetching(r, cell);
             else
                 ask_for_cell(r, c, open);

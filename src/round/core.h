@@ -4,6 +4,7 @@
  *     log.c         the log: append, check, commit, write
  *     view.c        greeting, elections, taking over a log
  *     certify.c     acknowledgements and certificates
+ *     guilt.c       statements that convict their author
  *     lead.c        the leader: acknowledgements, closing rounds, roster
  *     state_root.c  state roots and who signed them
  *     update_table.c updates known by their hash
@@ -42,12 +43,12 @@ struct neb_core_cell {
     uint64_t v_app;  /* version of theta and m here */
     uint64_t v_site; /* the site's own updates in records below this version are merged */
     bool fetching, away;
-    int fetch_tries;
-    int64_t fetch_at;     /* when to ask again */
-    uint64_t asked;       /* peers that may be sending it */
-    int64_t asked_at;     /* when the first of them was asked */
-    int64_t last_at;      /* when fetch_from was asked */
-    int64_t replay_until; /* fetching failed: until then updates are tried instead */
+    int fetch_tries, untrusted; /* untrusted: it came, and too few sites had signed its root */
+    int64_t fetch_at;           /* when to ask again */
+    uint64_t asked;             /* peers that may be sending it */
+    int64_t asked_at;           /* when the first of them was asked */
+    int64_t last_at;            /* when fetch_from was asked */
+    int64_t replay_until;       /* fetching failed: until then updates are tried instead */
     uint16_t fetch_from;
     struct neb_boot_update open; /* the site's own open update; k 0: none */
     int64_t base;                /* the work since this inner step is uncommitted */
@@ -98,7 +99,8 @@ struct neb_core_peer {
     uint16_t knows[NEB_SITES_MAX];    /* lapses on its disk, as it says */
     struct neb_said *acks;            /* (2 * ACKS) its acknowledgements; NULL: none yet */
     int64_t raise_at, unbacked_until; /* when its higher view counts again; its log was asked for in vain */
-    int raises;
+    int raises, doubts;               /* doubts: claims without a proof, of late */
+    int64_t doubted;
     uint64_t proved; /* the certificate that was sent to it last, and when */
     int64_t proved_at;
 };
@@ -123,8 +125,9 @@ struct neb_round {
     uint16_t self;
     int64_t now;
     enum neb_round_state state;
-    bool empty;  /* the disk held no promise at the start */
-    bool booted; /* the ledger is read */
+    bool empty;       /* the disk held no promise at the start */
+    bool booted;      /* the ledger is read */
+    bool leaves_view; /* what this site acknowledged in it was displaced */
     bool damaged, forgot, ended, ending, conflict, paused, paused_end;
     char halt_text[160];
 
@@ -161,6 +164,7 @@ struct neb_round {
     struct neb_certificate prepared, prepared_writing, prepared_durable;
     struct neb_said said[SAID_KEPT]; /* own ones */
     unsigned said_next;
+    uint64_t guilty;               /* sites that their own statements convict */
     struct neb_round_extra *extra; /* of the write under way */
     size_t extras;
 
@@ -256,6 +260,7 @@ struct neb_action *neb__core_act(struct neb_round *r,
                                  enum neb_action_type type); /* never NULL; see r->failed */
 void neb__core_send(struct neb_round *r, unsigned to, const struct neb_round_frame *f);
 void neb__core_note(struct neb_round *r, const char *text);
+void neb__core_doubt(struct neb_round *r, unsigned site); /* it claims what it does not prove */
 void neb__core_halt(struct neb_round *r, const char *text);
 uint32_t neb__core_fragment_first(const struct neb_round *r, uint32_t f);
 bool neb__core_leads(const struct neb_round *r);
@@ -319,6 +324,12 @@ void neb__lapses_tell(const struct neb_round *r, unsigned to, struct neb_round_f
 bool neb__lapse_take(struct neb_round *r, unsigned site, uint32_t lapse,
                      const uint8_t signature[NEB_SEAL_SIZE]);
 void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+
+/* guilt.c: of statements that came together, of one that came, of two certificates */
+void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n);
+void neb__guilt_compare(struct neb_round *r, const struct neb_said *s);
+void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *a,
+                             const struct neb_certificate *b);
 
 /* lead.c */
 void neb__lead_start(struct neb_round *r);

@@ -151,10 +151,12 @@ void neb__lead_ping(struct neb_round *r)
     bool proof = neb__core_quorum(r, heard_within(r, r->cfg.elect_ms / 2)) ||
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
     bool all = r->cursor >= r->commit && neb__core_caught_up(r);
+    bool begun =
+        r->established && r->newest.index >= r->start_index; /* it has a certificate of that log, too */
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
                         (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0) |
                         (all && r->ended && neb__lead_acknowledged(r) ? NEB_FLAG_ALL_HAVE : 0) |
-                        (r->established ? NEB_FLAG_BEGUN : 0));
+                        (begun ? NEB_FLAG_BEGUN : 0));
     list_updates(r, &f);
     f.cert = r->certs_out;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {

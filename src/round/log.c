@@ -577,6 +577,17 @@ static bool same_as_here(const struct neb_round *r, const struct walk *w)
     return e && e->length == w->length && !memcmp(e->bytes, w->bytes, w->length);
 }
 
+/* A certified record takes the place of one that this site acknowledged in the same view: the leader of that view proposed
+ * two. Another acknowledgement there would make this site look like the liar, so it waits for the next view. */
+static void displaced(struct neb_round *r, uint64_t index, uint64_t view)
+{
+    if (index > r->head || index > r->durable.head || r->state == NEB_ROUND_BOOT) return;
+    if (view != r->durable.normal || r->log[index - 1].record->view != view) return;
+    neb__core_note(
+        r, "the leader of a view proposed two records; this site takes the one that a quorum certified");
+    r->leaves_view = true;
+}
+
 /* Takes the record in hand, which is committed. It may displace records that were acknowledged, so nothing is touched before
  * it is shown to fit. False: the rest of the frame is of no use. */
 static bool take_one(struct neb_round *r, const struct walk *w)
@@ -594,6 +605,7 @@ static bool take_one(struct neb_round *r, const struct walk *w)
         return false;
     }
     if (!same) {
+        displaced(r, w->index, view);
         neb__log_cut(r, r->commit);
         if (!neb__log_append(r, w->bytes, w->length)) return false;
     }
@@ -671,7 +683,9 @@ static void take_certified(struct neb_round *r, unsigned from, const struct neb_
     enum chain chain = follow_chain(r, f, false, &m);
     if (chain == CHAIN_BROKEN && f->number > r->commit + 1)
         ask_from_commit(r, from); /* it goes on from another record */
-    if (chain == CHAIN_BROKEN || !neb__cert_valid_under(r, c, &m)) return;
+    bool valid = chain != CHAIN_BROKEN && neb__cert_valid_under(r, c, &m);
+    if (chain != CHAIN_BROKEN && !valid) neb__core_doubt(r, from);
+    if (!valid) return;
     if (chain == CHAIN_OTHER) {
         neb__cert_two_histories(r, c);
         return;
@@ -722,6 +736,40 @@ static void take_prepared(struct neb_round *r, const struct neb_round_frame *f)
     }
 }
 
+/* Records behind the committed ones as they would follow: rounds on each cell, tokens, the end. */
+struct tail {
+    uint8_t rounds[64]; /* by cell, as far as counted */
+    uint64_t token_cells;
+    bool ending;
+};
+
+/* Whether a record can stand in a log that is taken over. A voter's word for its log is not enough: nobody may have accepted
+ * what it holds. */
+static bool plausible(const struct neb_round *r, const struct neb_record *rec, struct tail *t)
+{
+    if (NEB_MUTANT(sign_anything)) return true;
+    if (rec->type == NEB_RECORD_FINAL) return r->ending || t->ending;
+    if (rec->type == NEB_RECORD_END) {
+        uint64_t tokens = (r->token_cells + t->token_cells) / r->cfg.cells;
+        t->ending = true;
+        if (rec->ordered)
+            return rec->order.op == NEB_OP_END &&
+                   neb__order_genuine(&rec->order, &r->cfg.genesis, &r->cfg.seal);
+        return !r->cfg.token_target || r->done || tokens >= r->cfg.token_target;
+    }
+    if (rec->type != NEB_RECORD_ROUND) return true;
+    if (rec->c1 > r->cfg.cells || rec->eta != r->cfg.eta || rec->mu != r->cfg.mu || rec->owner != NEB_NO_SITE)
+        return false;
+    for (uint32_t c = rec->c0; c < rec->c1; c++)
+        if (c < 64 && rec->v != r->cell[c].v_log + t->rounds[c]++) return false;
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        if (!names_as_signed(r, rec, &rec->update[i])) return false;
+        if (!rec->update[i].reject)
+            t->token_cells += neb__influence_tokens(&r->cfg.influence, rec, i) * (rec->c1 - rec->c0);
+    }
+    return true;
+}
+
 /* Whether the frame's records are a chain that continues the committed part and has `hash` at `index`. */
 static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                      const struct neb_hash *hash)
@@ -730,6 +778,7 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
     uint64_t last = r->commit;
     struct neb_hash h = *neb__log_hash(r, last);
     bool found = index <= r->commit, change = false;
+    struct tail tail = {0};
     while (walk_next(&w)) {
         struct neb_record *rec;
         if (w.index <= r->commit) continue;
@@ -741,6 +790,7 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
             (!change ||
              rec->type == NEB_RECORD_FORCED); /* nothing else stands behind a change without certificate */
         change = is_change(rec);
+        fits = fits && plausible(r, rec, &tail);
         neb__free(rec);
         if (!fits || neb__hash(w.bytes, w.length, &h) != NEB_OK) return false;
         last = w.index;
@@ -774,6 +824,11 @@ void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_f
     uint64_t was = r->view;
     if (f->number) take_committed(r, from, f);
     if (r->state == NEB_ROUND_HALTED) return;
+    if (r->leaves_view) {
+        r->leaves_view = false;
+        neb__view_follow(r, r->view + 1);
+        return;
+    }
     if (r->view != was && r->state != NEB_ROUND_BOOT) neb__view_follow(r, r->view);
     if (r->state == NEB_ROUND_FOLLOW && from == r->leader && f->view == r->view && r->normal == r->view) {
         take_prepared(r, f);

@@ -77,6 +77,20 @@ void neb__core_note(struct neb_round *r, const char *text)
     neb__core_act(r, NEB_ACT_NOTE)->text = text;
 }
 
+/* Honest sites do so now and then, for a moment: after a start, or when the roster changes. */
+void neb__core_doubt(struct neb_round *r, unsigned site)
+{
+    enum { DOUBTS = 8, DOUBT_MS = 10000 };
+    struct neb_core_peer *p = &r->peer[site];
+    if (r->now - p->doubted > DOUBT_MS) p->doubts = 0;
+    if (!p->doubts++) p->doubted = r->now;
+    if (p->doubts < DOUBTS) return;
+    struct neb_action *a = neb__core_act(r, NEB_ACT_DOUBT);
+    a->site = (uint16_t)site;
+    a->count = (uint64_t)p->doubts;
+    p->doubts = 0;
+}
+
 void neb__core_halt(struct neb_round *r, const char *text)
 {
     if (r->state == NEB_ROUND_HALTED) return;
@@ -217,7 +231,7 @@ static bool absurd(const struct neb_round *r, const struct neb_round_frame *f)
     bool view = f->type == NEB_ROUND_FRAME_ASK || f->type == NEB_ROUND_FRAME_ASK_OK ||
                 f->type == NEB_ROUND_FRAME_ELECT || f->type == NEB_ROUND_FRAME_VOTE;
     bool lapse = f->type == NEB_ROUND_FRAME_HELLO || f->type == NEB_ROUND_FRAME_HELLO_OK;
-    if (f->view > top || f->normal > top || (view && f->number > top)) return true;
+    if (f->view > top || f->normal > f->view || (view && f->number > top)) return true;
     if (f->lapse > NEB_LAPSE_MAX || (lapse && f->number > NEB_LAPSE_MAX)) return true;
     for (int i = 0; i < NEB_SITES_MAX; i++)
         if (f->lapses[i] > NEB_LAPSE_MAX) return true;
@@ -237,10 +251,15 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
      * stranger's roster contradicts nothing. */
     bool known = r->ever & neb__bit(from);
     if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) {
+        neb__core_doubt(r, from);
         neb__order_show(r, from); /* a contradiction is proven by two orders, not by a number */
         if (f.type != NEB_ROUND_FRAME_FORCE && f.type != NEB_ROUND_FRAME_GETLOG &&
             f.type != NEB_ROUND_FRAME_LOG)
             return;
+    }
+    if (f.type == NEB_ROUND_FRAME_GUILT) {
+        neb__guilt_look(r, f.said, f.saids);
+        return;
     }
     if (f.type == NEB_ROUND_FRAME_FORCE) {
         neb__order_force(r, &f.order, from);

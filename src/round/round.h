@@ -138,6 +138,8 @@ enum neb_action_type {
     NEB_ACT_BUDGET,      /* count: permille of the line that rounds may use from now on */
     NEB_ACT_NOTE,        /* text: something a person should know */
     NEB_ACT_REFUSED,     /* site, count: it named so many updates beyond its quota */
+    NEB_ACT_GUILTY,      /* site, bytes: statements that convict it, to be kept */
+    NEB_ACT_DOUBT,       /* site, count: it made so many claims that it does not prove */
     NEB_ACT_CERTIFICATE, /* bytes: the newest certificate, to be found at the next start; it may be lost */
 };
 

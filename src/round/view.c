@@ -357,6 +357,8 @@ static void count_vote(struct neb_round *r, unsigned from, const struct neb_roun
         return;
     for (int i = 0; i < v->lapses.n; i++) /* its site must first show the words for them */
         if (v->lapses.of[i].site != from && v->lapses.of[i].lapse > r->lapse[v->lapses.of[i].site]) return;
+    neb__guilt_compare(r, v);
+    if (r->guilty & neb__bit(from)) return;
     r->voted |= neb__bit(from);
     r->vote_prepared[r->votes] = f->prepared;
     r->vote[r->votes++] = *v;
@@ -524,7 +526,11 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
         return;
     }
     bool known = f->view == r->view && (r->normal == r->view || r->leader == from);
-    if (!known && !leads_rightly(r, from, f)) return;
+    if (!known && !leads_rightly(r, from, f)) {
+        neb__guilt_look(r, f->said, f->saids);
+        neb__core_doubt(r, from);
+        return;
+    }
     if (f->view > r->view || (r->leader != from && r->state != NEB_ROUND_SYNC)) neb__view_follow(r, f->view);
     if (r->state == NEB_ROUND_LEAD) return;
     r->leader = (uint16_t)from;
@@ -557,10 +563,12 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
     (void)neb__cert_take(r, &f->proof);
     neb__prepared_take(r, &f->prepared);
     if (r->state == NEB_ROUND_HALTED) return;
-    if (r->normal < r->view || f->head > r->head)
-        neb__core_send(r, from,
-                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG,
-                                                 .number = (r->normal < r->view ? r->commit : r->head) + 1});
+    bool other = f->proof.n && f->proof.index > r->commit; /* this log goes on from another record */
+    if (r->normal < r->view || f->head > r->head || other)
+        neb__core_send(
+            r, from,
+            &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG,
+                                      .number = (r->normal < r->view || other ? r->commit : r->head) + 1});
     uint64_t refused = 0;
     for (int i = 0; i < f->items; i++) {
         struct neb_core_update *p = neb__core_update_heard(r, from, &f->item[i].hash, &refused);

@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <stdio.h>
+
 static void do_root(neb_session *s, const struct neb_action *a)
 {
     struct neb_event ev = {.type = NEB_EV_ROOT, .index = a->index};
@@ -33,6 +35,21 @@ static void keep_certificate(neb_session *s, const struct neb_action *a)
 {
     if (neb__blob_save(&s->disk, "certificate", a->bytes, a->length, false) != NEB_OK)
         neb__log(NEB_LOG_DEBUG, "the newest certificate was not kept: %s", neb_last_error());
+}
+
+/* Two signatures of a site contradict each other. They stay in the folder: anybody who knows the roster can check them. */
+static void convicted(neb_session *s, const struct neb_action *a)
+{
+    char name[NEB_NAME_SIZE], file[32];
+    snprintf(file, sizeof file, "guilt-%u", a->site);
+    neb__members_name(&s->members, a->site, name);
+    bool kept = neb__blob_save(&s->disk, file, a->bytes, a->length, true) == NEB_OK;
+    if (neb__quota_count(s, a->site, NEB_QUOTA_GUILT, 1))
+        neb__log(NEB_LOG_ERROR,
+                 "site '%s' is proven to lie: it signed statements that contradict each other (%s%s): remove "
+                 "it from the run "
+                 "(nebula-i order FOLDER evict %s)",
+                 name, kept ? "run/" : "not kept, ", file, name);
 }
 
 static void do_write(neb_session *s, const struct neb_action *a)
@@ -136,6 +153,8 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_HALT: neb__session_halt(s, a->text); break;
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
     case NEB_ACT_REFUSED: neb__session_refused(s, a->site, NEB_QUOTA_WANTED, a->count); break;
+    case NEB_ACT_DOUBT: neb__session_refused(s, a->site, NEB_QUOTA_CLAIMS, a->count); break;
+    case NEB_ACT_GUILTY: convicted(s, a); break;
     case NEB_ACT_CERTIFICATE: keep_certificate(s, a); break;
     case NEB_ACT_ROSTER: roster_changed(s); break;
     case NEB_ACT_BUDGET: break;  /* publish() takes it from the status */

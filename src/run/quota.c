@@ -6,7 +6,9 @@
  *     signatures   peer_updates.c
  *     messages     links.c, queue.c
  *     models       agreement.c
- *     relays       relaying.c */
+ *     relays       relaying.c
+ *     claims       src/round: commits, views, rosters and lapses without the signatures that they need
+ *     proofs       src/round/guilt.c */
 #include "run/quota.h"
 #include "base/log.h"
 #include "run/session.h"

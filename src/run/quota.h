@@ -23,18 +23,20 @@ enum {
 };
 
 /* X(name, what, sentence): `what` is counted in the status, the sentence stands in the log. */
-#define NEB_QUOTA_KINDS(X)                                                                      \
-    X(WANTED, "names", "it names more updates than it may that nobody can give")                \
-    X(CELLS, "cells", "it asks for more cells than may be on their way to it")                  \
-    X(UPDATES, "updates", "it signs more updates than may wait for a record")                   \
-    X(AHEAD, "bases", "it sends updates that are ahead of the log")                             \
-    X(FRAGMENT, "fragments", "it sends updates that are not of one fragment")                   \
-    X(FOREIGN, "signatures",                                                                    \
-      "it sends updates that are malformed, not signed by their author, or do not decode")      \
-    X(QUEUE, "messages", "it does not take in what it is sent, so messages for it are dropped") \
-    X(MODEL, "models", "it trains another model or job")                                        \
-    X(RELAYED, "relays",                                                                        \
-      "it passes on messages that their authors did not sign, or has more passed on than it may")
+#define NEB_QUOTA_KINDS(X)                                                                        \
+    X(WANTED, "names", "it names more updates than it may that nobody can give")                  \
+    X(CELLS, "cells", "it asks for more cells than may be on their way to it")                    \
+    X(UPDATES, "updates", "it signs more updates than may wait for a record")                     \
+    X(AHEAD, "bases", "it sends updates that are ahead of the log")                               \
+    X(FRAGMENT, "fragments", "it sends updates that are not of one fragment")                     \
+    X(FOREIGN, "signatures",                                                                      \
+      "it sends updates that are malformed, not signed by their author, or do not decode")        \
+    X(QUEUE, "messages", "it does not take in what it is sent, so messages for it are dropped")   \
+    X(MODEL, "models", "it trains another model or job")                                          \
+    X(RELAYED, "relays",                                                                          \
+      "it passes on messages that their authors did not sign, or has more passed on than it may") \
+    X(CLAIMS, "claims", "it says what its site or a quorum would have had to sign")               \
+    X(GUILT, "proofs", "its own signatures prove that it lies")
 
 enum neb_quota_kind {
 #define NEB__X(name, what, sentence) NEB_QUOTA_##name,

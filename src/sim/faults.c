@@ -41,7 +41,8 @@ void neb__faults_plan(struct neb_sim_world *w)
     w->loss_permille = draw(w, 3) ? 0 : (int)draw(w, 80);
     w->cell_ms = draw(w, 2) ? 0 : (int)draw(w, 1200);
     w->fault_end = w->opt.happy ? 1000 : 8000 + (int64_t)draw(w, 14000);
-    w->end = w->fault_end + (w->opt.lasting_cuts ? 40000 : 25000); /* detours take their time */
+    w->end = w->fault_end +
+             (w->liars ? 50000 : (w->opt.lasting_cuts ? 40000 : 25000)); /* detours take their time */
     w->quiet = w->opt.happy;
     if (w->opt.happy) w->loss_permille = 0;
     /* A site that is killed during its very first greeting looks like one that lost its disk. */
@@ -413,6 +414,13 @@ static void forge(struct neb_sim_world *w, struct neb_sim_node *n)
     neb__node_order(w, n, &o);
 }
 
+/* Faults that, together with a liar, are more than the protocol promises to bear, or that take votes away. */
+static bool beyond_a_liar(enum fault f)
+{
+    return f == DAMAGE || f == WIPE || f == ROLLBACK || f == DISASTER || f == EVICT || f == LEAVE ||
+           f == ORDER || f == FORGE || f == JOIN;
+}
+
 static void one_fault(struct neb_sim_world *w, enum fault f, struct neb_sim_node *n)
 {
     switch (f) {
@@ -453,6 +461,11 @@ void neb__faults_heal(struct neb_sim_world *w)
     w->loss_permille = w->opt.happy || draw(w, 3) ? 0 : 40; /* lines are never perfect */
     w->rounds_healed = w->rounds;
     TRACE(w, "all is healed");
+    for (int i = 0; i < w->sites; i++)
+        if (neb__sim_lies(w, i)) {
+            w->node[i].stopped = true;
+            neb__node_crash(w, &w->node[i]);
+        }
     for (int i = 0; i < w->sites; i++) {
         struct neb_sim_node *n = &w->node[i];
         n->disk.full = n->disk.fail_sync = false;
@@ -463,6 +476,9 @@ void neb__faults_heal(struct neb_sim_world *w)
     }
     mend_lines(w);
     if (w->opt.lasting_cuts) neb__cuts_heal(w);
+    for (int i = 0; i < w->sites; i++)
+        for (int k = 0; k < w->sites; k++)
+            if (neb__sim_lies(w, k) && w->node[i].alive) neb__node_peer(w, &w->node[i], (unsigned)k, false);
     /* From here on processes that have ended go away, and everybody knows which sites are in reach. */
     w->healed = true;
 }
@@ -487,6 +503,7 @@ void neb__faults_strike(struct neb_sim_world *w)
     neb__sim_later(w, 100 + (int64_t)draw(w, 1200), EV_FAULT, -1);
     sweep(w);
     if (w->opt.lasting_cuts) neb__cuts_fault(w);
+    neb__liar_strikes(w);
     struct neb_sim_node *n = pick(w);
     static const uint8_t weight[FAULTS] = {
         [CRASH] = 6,    [CRASH_ACTION] = 8, [CRASH_DISK] = 8, [PARTITION] = 4,  [ONE_WAY] = 4,
@@ -501,5 +518,6 @@ void neb__faults_strike(struct neb_sim_world *w)
     int f = 0;
     while (at >= weight[f]) at -= weight[f++];
     TRACE(w, "fault %d at site %d", f, n->id);
+    if (w->liars && beyond_a_liar((enum fault)f)) return;
     one_fault(w, (enum fault)f, n);
 }

@@ -128,6 +128,8 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
         neb__oracle_sends(w, n, a->bytes, a->length);
         if (w->opt.lasting_cuts)
             neb__cuts_send(w, n, a->site, a->bytes, a->length);
+        else if (neb__sim_lies(w, n->id) && !w->healed)
+            neb__liar_sends(w, n, a->site, a->bytes, a->length);
         else
             neb__sim_send(w, n->id, a->site, EV_FRAME, &what, a->bytes, a->length);
         break;
@@ -159,11 +161,15 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
         break;
     case NEB_ACT_HALT:
         TRACE(w, "site %d halts: %s", n->id, a->text);
+        if (w->liars && !neb__sim_lies(w, n->id) && !w->forked && !strstr(a->text, "writing the ledger"))
+            neb__oracle_violated(w, "honest site %d halts without a proof: %s", n->id, a->text);
         if (strstr(a->text, "state root")) neb__oracle_violated(w, "I4: site %d halts: %s", n->id, a->text);
         n->halted = true;
         break;
     case NEB_ACT_NOTE: TRACE(w, "site %d: %s", n->id, a->text); break;
     case NEB_ACT_REFUSED: TRACE(w, "site %d: site %d names too many updates", n->id, a->site); break;
+    case NEB_ACT_DOUBT: TRACE(w, "site %d doubts site %d", n->id, a->site); break;
+    case NEB_ACT_GUILTY: neb__oracle_convicted(w, n, a->site); break;
     case NEB_ACT_CERTIFICATE:
         (void)neb__blob_save(&n->disk.disk, "certificate", a->bytes, a->length, false);
         break;

@@ -28,6 +28,12 @@
 /* From the run's last record until everybody has ended: the leader's patience and a little more. */
 enum { TOLD_MS = 17000 };
 
+/* Without the liars fewer sites are left to vouch for cells, and others replay updates instead. */
+static int64_t told_ms(const struct neb_sim_world *w)
+{
+    return w->liars ? 2 * TOLD_MS : TOLD_MS;
+}
+
 void neb__oracle_violated(struct neb_sim_world *w, const char *fmt, ...)
 {
     if (w->failed != NEB_OK) return;
@@ -91,6 +97,7 @@ void neb__oracle_prepared(struct neb_sim_world *w, struct neb_sim_node *n, uint6
     const struct neb_record *rec = neb__round_record(n->core, index);
     struct neb_round_status st;
     neb__round_status(n->core, &st);
+    if (neb__sim_lies(w, n->id)) return;
     if (!rec || rec->view != st.view || rec->type != NEB_RECORD_ROUND) return;
     for (uint32_t i = 0; i < rec->updates; i++) {
         struct neb_sim_update_fact *f = neb__oracle_fact(w, &rec->update[i].hash);
@@ -107,6 +114,7 @@ void neb__oracle_sends(struct neb_sim_world *w, struct neb_sim_node *n, const ui
     static _Thread_local struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
     static _Thread_local struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
     struct neb_round_frame f;
+    if (neb__sim_lies(w, n->id)) return;
     if (!length || (bytes[0] != NEB_ROUND_FRAME_VOTE && bytes[0] != NEB_ROUND_FRAME_REPORT)) return;
     if (neb__round_frame_decode(bytes, length, items, certs, &f) != NEB_OK) {
         neb__oracle_violated(w, "site %d sends a frame that cannot be read", n->id);
@@ -122,7 +130,7 @@ void neb__oracle_sends(struct neb_sim_world *w, struct neb_sim_node *n, const ui
         neb__oracle_violated(w, "I8: site %d speaks for view %llu after it promised %llu", n->id,
                              (unsigned long long)view, (unsigned long long)n->promised.view);
     bool forgot = f.normal < n->promised.ack_view ||
-                  (f.normal == n->promised.ack_view && f.head < n->promised.ack_head);
+                  (f.normal == n->promised.ack_view && f.head < n->promised.ack_head && !w->liars);
     if (forgot)
         neb__oracle_violated(w, "I8: site %d forgot that it acknowledged %llu in view %llu; now (%llu, %llu)",
                              n->id, (unsigned long long)n->promised.ack_head,
@@ -174,6 +182,7 @@ void neb__oracle_merged(struct neb_sim_world *w, struct neb_sim_node *n, const s
                         uint32_t c, bool known)
 {
     see_commits(w, n);
+    if (w->forked || neb__sim_lies(w, n->id)) return;
     const struct neb_named *p = neb__record_of(rec, (unsigned)n->id);
     const struct neb_sim_update_fact *f = neb__oracle_fact(w, &p->hash);
     if (!f || w->failed != NEB_OK) return;
@@ -327,14 +336,15 @@ static void first_commit(struct neb_sim_world *w, struct neb_sim_node *n, uint64
     if (rec->type == NEB_RECORD_FINAL && !w->final_seen) {
         w->final_seen = true;
         w->final_at = w->now;
-        if (w->end < w->now + TOLD_MS + 1000)
-            w->end = w->now + TOLD_MS + 1000; /* long enough to see which sites are told */
+        if (w->end < w->now + told_ms(w) + 1000)
+            w->end = w->now + told_ms(w) + 1000; /* long enough to see which sites are told */
     }
 }
 
 static void see_commits(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_round_status st;
+    if (w->forked || neb__sim_lies(w, n->id)) return;
     neb__round_status(n->core, &st);
     for (uint64_t i = n->seen_commit + 1; i <= st.commit && w->failed == NEB_OK; i++) {
         size_t length;
@@ -345,7 +355,13 @@ static void see_commits(struct neb_sim_world *w, struct neb_sim_node *n)
                                  (unsigned long long)i);
             return;
         }
-        if (i <= w->records && !neb__hash_equal(&w->record[i - 1], &h))
+        bool other = i <= w->records && !neb__hash_equal(&w->record[i - 1], &h);
+        if (other && w->liars && !w->opt.byzantine) { /* one history, or proof */
+            TRACE(w, "site %d has another history from record %llu on", n->id, (unsigned long long)i);
+            w->forked = true;
+            return;
+        }
+        if (other)
             neb__oracle_violated(w, "I1: site %d holds another record %llu than the committed one", n->id,
                                  (unsigned long long)i);
         if (i == w->records + 1) first_commit(w, n, i, &h);
@@ -358,10 +374,22 @@ static void see_commits(struct neb_sim_world *w, struct neb_sim_node *n)
     n->seen_epoch = st.roster.epoch;
 }
 
+/* A site has proof that another one lied. */
+void neb__oracle_convicted(struct neb_sim_world *w, struct neb_sim_node *n, unsigned guilty)
+{
+    if (neb__sim_lies(w, n->id)) return;
+    TRACE(w, "site %d has proof that site %u lied", n->id, guilty);
+    w->out->convicted++;
+    w->convicted |= neb__bit(guilty);
+    if (!neb__sim_lies(w, (int)guilty))
+        neb__oracle_violated(w, "site %d convicts honest site %u", n->id, guilty);
+}
+
 void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    if (!n->alive || w->failed != NEB_OK) return;
+    if (!n->alive || w->failed != NEB_OK || w->forked || neb__sim_lies(w, n->id)) return;
     see_commits(w, n);
+    if (w->forked) return;
     for (uint32_t c = 0; c < w->cfg.cells && w->failed == NEB_OK; c++) {
         const struct neb_sim_own *o = &n->own[c];
         const struct neb_sim_books *b = &n->books[c];
@@ -421,6 +449,10 @@ void neb__oracle_end(struct neb_sim_world *w)
 {
     if (w->opt.trace) show(w);
     if (w->failed != NEB_OK) return;
+    if (w->forked && !w->convicted)
+        neb__oracle_violated(
+            w, "I1: two honest sites hold two histories, and nobody has proof of who made them");
+    if (w->forked) return;
     if (!w->end_seen && neb__oracle_shut_out(w))
         neb__oracle_violated(w, "I10: no record has named an update of sites %llx since the faults ended",
                              (unsigned long long)neb__oracle_shut_out(w));
@@ -428,17 +460,18 @@ void neb__oracle_end(struct neb_sim_world *w)
         neb__oracle_violated(w, "I10: no round was committed in %lld ms after the faults ended",
                              (long long)(w->now - w->fault_end));
     int64_t since = w->end_at > w->fault_end ? w->end_at : w->fault_end;
-    if (w->end_seen && !w->final_seen && w->now - since > 15000)
+    if (w->end_seen && !w->final_seen && w->now - since > (w->liars ? 40000 : 15000))
         neb__oracle_violated(w, "I10: the run reached its end but was not finished");
     for (int i = 0; i < w->sites; i++) {
         struct neb_sim_node *n = &w->node[i];
         struct neb_round_status st;
-        if (!n->exists || n->stopped || !(w->roster.members & neb__bit((unsigned)i))) continue;
+        if (!n->exists || n->stopped || !(w->roster.members & neb__bit((unsigned)i)) || neb__sim_lies(w, i))
+            continue;
         if (!n->alive) {
             neb__oracle_violated(w, "I10: site %d is not running", i);
             return;
         }
-        if (w->final_seen && !n->ended && w->now - (w->final_at > since ? w->final_at : since) > TOLD_MS)
+        if (w->final_seen && !n->ended && w->now - (w->final_at > since ? w->final_at : since) > told_ms(w))
             neb__oracle_violated(w, "I10: the run is over, but site %d was not told", i);
         neb__round_status(n->core, &st);
         if (st.commit + 4 < w->records || st.applied + 4 < st.commit || !st.may_vote)

@@ -124,6 +124,9 @@ static void configure(struct neb_sim_world *w)
 {
     struct neb_round_config *c = &w->cfg;
     int k = w->opt.sites ? w->opt.sites : 2 + (int)draw(w, 4);
+    bool equal = w->opt.liars || w->opt.byzantine; /* then every site votes, and one vote each */
+    if (w->opt.byzantine && !w->opt.sites) k = 3 * (w->opt.liars ? w->opt.liars : 1) + 1 + (int)draw(w, 2);
+    if (w->opt.liars && !w->opt.byzantine && !w->opt.sites) k = 2 * w->opt.liars + 2 + (int)draw(w, 2);
     w->sites = k;
     c->cells = 1 + (uint32_t)draw(w, CELLS_MAX);
     c->fragments = 1 + (uint32_t)draw(w, c->cells < 2 ? c->cells : 2);
@@ -146,10 +149,16 @@ static void configure(struct neb_sim_world *w)
     for (int i = 0; i < k; i++) {
         r.members |= neb__bit((unsigned)i);
         r.trains |= neb__bit((unsigned)i);
-        if (i < NEB_ROUND_VOTERS_MAX && (i < 3 || draw(w, 4))) r.voters |= neb__bit((unsigned)i);
+        if (i < NEB_ROUND_VOTERS_MAX && (i < 3 || equal || draw(w, 4))) r.voters |= neb__bit((unsigned)i);
     }
     if (k == 3 && !draw(w, 4)) r.trains &= ~neb__bit(2); /* a witness */
-    if (k == 2 && !draw(w, 3)) r.heavy = 0;              /* a survivor */
+    if (k == 2 && !equal && !draw(w, 3)) r.heavy = 0;    /* a survivor */
+    for (int i = 0; i < w->opt.liars;) {
+        uint64_t bit =
+            neb__bit((unsigned)draw(w, (uint64_t)(k < NEB_ROUND_VOTERS_MAX ? k : NEB_ROUND_VOTERS_MAX)));
+        i += !(w->liars & bit);
+        w->liars |= bit;
+    }
     w->private = !draw(w, 6);
     c->root_every = 1 + (uint32_t)draw(w, 8);
     c->cls = draw(w, 4) ? NEB_DENSE : NEB_SPARSE;
@@ -162,6 +171,7 @@ static void configure(struct neb_sim_world *w)
 static bool build(struct neb_sim_world *w)
 {
     configure(w);
+    if (w->liars) TRACE(w, "sites %llx lie", (unsigned long long)w->liars);
     if (neb__outer_create(WIDTH, w->theta0, w->cfg.cells * WIDTH, &w->reference) != NEB_OK) return false;
     w->leaf = neb__calloc((size_t)CELLS_MAX * 2, sizeof *w->leaf);
     if (!w->leaf) return false;

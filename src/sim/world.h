@@ -8,6 +8,7 @@
  *     signatures.c    toy signatures, the operator's orders
  *     oracle.c        the invariants
  *     faults.c        the faults and their times
+ *     liar.c          sites that lie
  */
 #ifndef NEB_SIM_WORLD_H
 #define NEB_SIM_WORLD_H
@@ -143,6 +144,8 @@ struct neb_sim_node {
     bool damaged, was_member, was_away[CELLS_MAX];
     int away_steps[CELLS_MAX]; /* inner steps made since then */
     int64_t damage_clear;
+    uint8_t lie[8192]; /* a liar: a frame that it may send again, changed */
+    size_t lie_length;
 };
 
 struct neb_sim_update_fact { /* the oracle's knowledge of every update ever captured */
@@ -158,6 +161,9 @@ struct neb_sim_world {
     struct neb_sim_fault opt;
     struct neb_rng rng, disk_rng;
     int64_t now, fault_end, end;
+    uint64_t liars, roster_id; /* liars: sites that lie; roster_id: as the last frame named it */
+    uint64_t convicted;        /* liars that an honest site has proven guilty */
+    bool forked;               /* two honest sites hold two histories */
     struct neb_sim_event **heap, *spare;
     size_t events, event_cap;
     uint64_t order;
@@ -305,6 +311,13 @@ void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n);
 /* With lasting cuts: sites that train, as bits, and of which no record has named an update since the faults ended. */
 uint64_t neb__oracle_shut_out(const struct neb_sim_world *w);
 void neb__oracle_end(struct neb_sim_world *w);
+void neb__oracle_convicted(struct neb_sim_world *w, struct neb_sim_node *n, unsigned guilty);
+
+/* liar.c */
+bool neb__sim_lies(const struct neb_sim_world *w, int site);
+void neb__liar_sends(struct neb_sim_world *w, struct neb_sim_node *n, int to, const uint8_t *bytes,
+                     size_t length);
+void neb__liar_strikes(struct neb_sim_world *w); /* unasked */
 
 /* faults.c */
 void neb__faults_plan(struct neb_sim_world *w);

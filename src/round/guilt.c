@@ -1,0 +1,125 @@
+/* guilt.c: statements that convict their author.
+ *
+ * Three things no honest site does, whatever it forgets or whoever it believes:
+ *
+ *   two records   it puts its name to two records at one index of one view, under one lapse (an acknowledgement, or as the
+ *                 leader a proposal)
+ *   a low vote    it acknowledges a record in a view, and later votes with the log of an older view, under one lapse
+ *   a wrong start it leads a view with a log that is not the best of the votes that it shows
+ *
+ * Each is shown by its own signatures, so anybody can check it. A proof is kept and passed on, and its author is named once.
+ * Statements of different epochs convict nobody: an operator may have forced a roster in between. */
+#include "round/core.h"
+#include "base/mutant.h"
+
+static bool same_word(const struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
+{
+    return a->site == b->site && a->epoch == b->epoch &&
+           neb__said_lapse(a, a->site) == neb__said_lapse(b, b->site) &&
+           neb__said_genuine(a, &r->cfg.genesis, &r->cfg.seal) &&
+           neb__said_genuine(b, &r->cfg.genesis, &r->cfg.seal);
+}
+
+static bool two_records(const struct neb_said *a, const struct neb_said *b)
+{
+    return a->kind == b->kind && a->kind <= NEB_SAID_PREPARED && a->view == b->view && a->index == b->index &&
+           !neb__hash_equal(&a->hash, &b->hash);
+}
+
+static bool low_vote(const struct neb_round *r, const struct neb_said *ack, const struct neb_said *vote)
+{
+    uint8_t kind = neb__cert_kind(r); /* under `byzantine` a vote is for what was prepared */
+    return ack->kind == kind && vote->kind == NEB_SAID_VOTES && ack->view < vote->view &&
+           vote->normal < ack->view;
+}
+
+/* The votes are genuine, a quorum, not void, and another log than the leader's is the best of them. */
+static bool wrong_start(const struct neb_round *r, const struct neb_said *said, int n)
+{
+    const struct neb_said *start = &said[0], *vote = &said[1], *best = NULL;
+    struct neb_members m;
+    struct neb_hash more;
+    uint64_t sites = 0;
+    n--;
+    if (start->kind != NEB_SAID_STARTS || n < 1 || n > NEB_ROUND_VOTERS_MAX || r->forced) return false;
+    if (!neb__roster_of(r, start->epoch, &m) || !neb__votes_hash(vote, n, &more) ||
+        !neb__hash_equal(&more, &start->more))
+        return false;
+    for (int i = 0; i < n; i++) {
+        const struct neb_said *v = &vote[i];
+        if (v->kind != NEB_SAID_VOTES || v->view != start->view || v->epoch != start->epoch ||
+            !neb__said_genuine(v, &r->cfg.genesis, &r->cfg.seal))
+            return false;
+        sites |= neb__bit(v->site);
+        if (!best || v->normal > best->normal || (v->normal == best->normal && v->index > best->index))
+            best = v;
+    }
+    if (!neb__quorum_has(&m, r->cfg.quorum, sites) || neb__said_void(vote, n)) return false;
+    return best->index > start->index && neb__said_genuine(start, &r->cfg.genesis, &r->cfg.seal);
+}
+
+/* The site that the statements convict, or NEB_NO_SITE. */
+static unsigned convicts(const struct neb_round *r, const struct neb_said *said, int n)
+{
+    if (n >= 2 && said[0].kind == NEB_SAID_STARTS)
+        return wrong_start(r, said, n) ? said[0].site : NEB_NO_SITE;
+    if (n != 2 || !(two_records(&said[0], &said[1]) || low_vote(r, &said[0], &said[1]))) return NEB_NO_SITE;
+    return same_word(r, &said[0], &said[1]) ? said[0].site : NEB_NO_SITE;
+}
+
+void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n)
+{
+    unsigned site = n >= 2 && n <= NEB_ROUND_FRAME_SAID && !(r->guilty & neb__bit(said[0].site))
+                        ? convicts(r, said, n)
+                        : NEB_NO_SITE;
+    if (site == NEB_NO_SITE || site == r->self) return;
+    r->guilty |= neb__bit(site);
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .saids = (uint16_t)n};
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+    for (int i = 0; i < n; i++) {
+        f.said[i] = said[i];
+        if (neb__said_put(&said[i], &b) != NEB_OK) r->failed = NEB_ERR_NOMEM;
+    }
+    struct neb_action *a = neb__core_act(r, NEB_ACT_GUILTY);
+    a->site = (uint16_t)site;
+    a->bytes = b.data;
+    a->length = b.len;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->self && (r->roster.members & neb__bit(i))) neb__core_send(r, i, &f);
+}
+
+static void look_at_two(struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
+{
+    if (!two_records(a, b) && !low_vote(r, a, b)) return;
+    const struct neb_said both[2] = {*a, *b};
+    neb__guilt_look(r, both, 2);
+}
+
+/* A statement came: does it contradict what is kept of its author? */
+void neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
+{
+    struct neb_said other;
+    const struct neb_said *acks = r->peer[s->site].acks;
+    if (r->guilty & neb__bit(s->site)) return;
+    for (int i = 0; acks && i < 2 * ACKS; i++)
+        if (acks[i].kind) look_at_two(r, &acks[i], s);
+    for (int i = 0; i < r->newest.n; i++) {
+        neb__certificate_said(&r->newest, i, &other);
+        if (other.site == s->site) look_at_two(r, &other, s);
+    }
+}
+
+/* Two valid certificates contradict each other: those who signed both, in one view, are guilty. */
+void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *a,
+                             const struct neb_certificate *b)
+{
+    for (int i = 0; i < a->n; i++)
+        for (int k = 0; k < b->n; k++) {
+            struct neb_said x, y;
+            if (a->by[i].site != b->by[k].site) continue;
+            neb__certificate_said(a, i, &x);
+            neb__certificate_said(b, k, &y);
+            look_at_two(r, &x, &y);
+        }
+}

@@ -1,0 +1,199 @@
+/* liar.c: sites of the simulated world that lie.
+ *
+ * A liar runs the production core, so that it stays in the run, and changes what leaves it: any field of any frame, another one
+ * for each receiver, signed again with its own key where the statement is its own. It also sends at any time: frames that it
+ * has sent before, changed once more, and forged ends of the run. It cannot sign for others. At the end of the faults the
+ * liars are switched off, so that the honest sites can show that they go on. */
+#include "sim/world.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "round/frame.h"
+
+#include <string.h>
+
+static _Thread_local struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+static _Thread_local struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
+
+bool neb__sim_lies(const struct neb_sim_world *w, int site)
+{
+    return w->liars & neb__bit((unsigned)site);
+}
+
+static uint64_t near(struct neb_sim_world *w, uint64_t x)
+{
+    static const uint64_t step[] = {1, 2, 64, 65, 1000, 0xffff};
+    uint64_t by = step[draw(w, 6)];
+    return draw(w, 2) && x >= by ? x - by : x + by;
+}
+
+/* Signs a statement again as the liar's own. */
+static void sign(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_said *s)
+{
+    const struct neb_seal seal = neb__sim_seal(n);
+    if (s->site == n->id && neb__said_sign(s, &w->cfg.genesis, &seal) != NEB_OK) w->failed = NEB_ERR_NOMEM;
+}
+
+static void change_said(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_said *s)
+{
+    switch (draw(w, 8)) {
+    case 0: s->index = near(w, s->index); break;
+    case 1: s->hash.b[draw(w, NEB_HASH_SIZE)] ^= 1; break;
+    case 2: s->view = near(w, s->view); break;
+    case 3: s->normal = near(w, s->normal); break;
+    case 4: s->epoch = (uint32_t)near(w, s->epoch); break;
+    case 5: s->kind = (uint8_t)(1 + draw(w, NEB_SAID_KINDS - 1)); break;
+    case 6: s->site = (uint8_t)draw(w, (uint64_t)w->sites); break;
+    default:
+        if (s->lapses.n) s->lapses.of[draw(w, s->lapses.n)].lapse = (uint16_t)(1 + draw(w, 0xffff));
+        break;
+    }
+    if (draw(w, 4)) sign(w, n, s);
+}
+
+static void change_certificate(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_certificate *c)
+{
+    struct neb_said s;
+    if (!c->n) return;
+    switch (draw(w, 6)) {
+    case 0: c->index = near(w, c->index); break;
+    case 1: c->hash.b[draw(w, NEB_HASH_SIZE)] ^= 1; break;
+    case 2: c->view = near(w, c->view); break;
+    case 3: c->n--; break;
+    case 4: c->by[draw(w, c->n)].signature[0] ^= 1; break;
+    default: /* its own signature under other words */
+        for (int i = 0; i < c->n; i++)
+            if (c->by[i].site == n->id) {
+                c->hash.b[0] ^= 1;
+                neb__certificate_said(c, i, &s);
+                sign(w, n, &s);
+                memcpy(c->by[i].signature, s.signature, NEB_SEAL_SIZE);
+            }
+    }
+}
+
+static void change(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_round_frame *f)
+{
+    switch (draw(w, 18)) {
+    case 0: f->epoch = (uint32_t)near(w, f->epoch); break;
+    case 1: f->roster_id ^= 1; break;
+    case 2: f->view = near(w, f->view); break;
+    case 3: f->commit = near(w, f->commit); break;
+    case 4: f->lapse = (uint32_t)near(w, f->lapse); break;
+    case 5: f->number = near(w, f->number); break;
+    case 6: f->normal = near(w, f->normal); break;
+    case 7: f->head = near(w, f->head); break;
+    case 8: f->start = near(w, f->start); break;
+    case 9: f->applied = near(w, f->applied); break;
+    case 10: f->hash.b[draw(w, NEB_HASH_SIZE)] ^= 1; break;
+    case 11: /* not FORGOT: docs/trust.md, not covered */
+        f->flags ^= (uint8_t)(1 << draw(w, 5));
+        if (f->type == NEB_ROUND_FRAME_HELLO_OK) f->flags &= NEB_FLAG_INTACT;
+        break;
+    case 12: f->lapses[draw(w, (uint64_t)w->sites)] = 0xffff; break;
+    case 13: f->phase ^= 3; break;
+    case 14: change_certificate(w, n, &f->proof); break;
+    case 15: change_certificate(w, n, &f->prepared); break;
+    case 16:
+        f->words = 1;
+        f->word[0] =
+            (struct neb_round_frame_word){.site = (uint8_t)draw(w, (uint64_t)w->sites), .lapse = 0xffff};
+        break;
+    default:
+        if (f->saids) change_said(w, n, &f->said[draw(w, f->saids)]);
+        break;
+    }
+}
+
+/* Changes a frame in place of another; false: it is not sent at all. */
+static bool tamper(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes, size_t length,
+                   struct neb_buf *out)
+{
+    struct neb_round_frame f;
+    if (!draw(w, 8)) return false;
+    if (neb__round_frame_decode(bytes, length, items, certs, &f) != NEB_OK) return false;
+    for (uint64_t i = 1 + draw(w, 3); i; i--) change(w, n, &f);
+    if (!draw(w, 30)) f.type = (uint8_t)(1 + draw(w, NEB_ROUND_FRAME_GUILT));
+    f.blob_length = f.type == NEB_ROUND_FRAME_LOG ? f.blob_length : 0;
+    return neb__round_frame_encode(&f, out) == NEB_OK;
+}
+
+void neb__liar_sends(struct neb_sim_world *w, struct neb_sim_node *n, int to, const uint8_t *bytes,
+                     size_t length)
+{
+    struct neb_sim_event what = {.from = 0};
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+    w->roster_id = neb__get64(bytes + 8);
+    bool lies = !draw(w, 4), sends = !lies || tamper(w, n, bytes, length, &b);
+    if (sends) neb__sim_send(w, n->id, to, EV_FRAME, &what, lies ? b.data : bytes, lies ? b.len : length);
+    neb__buf_free(&b);
+    if (length > sizeof n->lie || draw(w, 6)) return;
+    memcpy(n->lie, bytes, length); /* to be sent again, some day */
+    n->lie_length = length;
+}
+
+/* Ends the run, as far as the liar is concerned: a record that follows from the log, with its own signature for a quorum's. */
+static void forge_end(struct neb_sim_world *w, struct neb_sim_node *n)
+{
+    struct neb_round_status st;
+    struct neb_buf b, frame;
+    struct neb_hash hash;
+    uint8_t blob[256];
+    neb__round_status(n->core, &st);
+    struct neb_record rec = {.type = draw(w, 2) ? NEB_RECORD_END : NEB_RECORD_FINAL,
+                             .epoch = st.roster.epoch,
+                             .view = st.view,
+                             .index = st.commit + 1,
+                             .prev = st.commit_hash,
+                             .owner = NEB_NO_SITE};
+    if (!draw(w, 3)) rec.prev.b[0] ^= 1;
+    neb__buf_init(&b, sizeof blob - 4);
+    neb__buf_init(&frame, NEB_ROUND_FRAME_MAX);
+    if (neb__record_encode(&rec, &b) != NEB_OK || neb__hash(b.data, b.len, &hash) != NEB_OK) return;
+    neb__put32(blob, (uint32_t)b.len);
+    memcpy(blob + 4, b.data, b.len);
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_LOG,
+                                .from = (uint16_t)n->id,
+                                .epoch = st.roster.epoch,
+                                .roster_id = w->roster_id,
+                                .view = st.view,
+                                .commit = rec.index,
+                                .number = rec.index,
+                                .records = 1,
+                                .blob = blob,
+                                .blob_length = 4 + b.len};
+    for (int i = 0; i < w->sites && i < 3; i++) { /* with the names of others, too */
+        struct neb_said s = {.kind = NEB_SAID_HOLDS,
+                             .site = (uint8_t)i,
+                             .epoch = st.roster.epoch,
+                             .view = st.view,
+                             .normal = st.view,
+                             .index = rec.index,
+                             .hash = hash};
+        sign(w, n, &s);
+        (void)neb__certificate_add(&f.proof, &s);
+    }
+    if (neb__round_frame_encode(&f, &frame) == NEB_OK)
+        for (int i = 0; i < w->sites; i++)
+            if (i != n->id)
+                neb__sim_send(w, n->id, i, EV_FRAME, &(struct neb_sim_event){.from = 0}, frame.data,
+                              frame.len);
+    neb__buf_free(&b);
+    neb__buf_free(&frame);
+}
+
+void neb__liar_strikes(struct neb_sim_world *w)
+{
+    for (int i = 0; i < w->sites; i++) {
+        struct neb_sim_node *n = &w->node[i];
+        struct neb_buf b;
+        if (!neb__sim_lies(w, i) || !n->alive) continue;
+        if (!draw(w, 3)) forge_end(w, n);
+        neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+        if (n->lie_length && tamper(w, n, n->lie, n->lie_length, &b))
+            for (int k = 0; k < w->sites; k++)
+                if (k != i && draw(w, 3))
+                    neb__sim_send(w, i, k, EV_FRAME, &(struct neb_sim_event){.from = 0}, b.data, b.len);
+        neb__buf_free(&b);
+    }
+}
