@@ -1,5 +1,5 @@
-/* fuzz_round.c: what members of a run tell each other, as bytes. The first one says what follows: a frame, a record or a
- * update's head (what is accepted has one form), or a cell's proof. */
+/* fuzz_round.c: what members of a run tell each other, as bytes. The first one says what follows: a frame, a record, an
+ * update's head, a signed statement or a certificate (what is accepted has one form), or a cell's proof. */
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "outer/outer.h"
@@ -68,13 +68,52 @@ static void proof(const uint8_t *data, size_t size)
     neb__outer_proved(cells, cell, 1, theta, m, 4, NULL, path, (int)n, &root);
 }
 
+static bool nobody(void *arg, unsigned signer, const char *purpose, const void *p, size_t n,
+                   const uint8_t signature[NEB_SEAL_SIZE])
+{
+    (void)arg, (void)signer, (void)purpose, (void)p, (void)n;
+    return signature[0] & 1; /* some signatures hold */
+}
+
+static const struct neb_hash genesis;
+static const struct neb_seal seal = {NULL, NULL, nobody};
+
+static void statement(const uint8_t *data, size_t size)
+{
+    struct neb_reader in = {data, size, false};
+    struct neb_said s[2];
+    struct neb_buf b;
+    if (!neb__said_get(&in, &s[0]) || in.left) return;
+    s[1] = s[0];
+    (void)neb__said_genuine(&s[0], &genesis, &seal);
+    if (neb__said_void(s, 2)) abort(); /* of itself */
+    neb__buf_init(&b, 4096);
+    if (neb__said_put(&s[0], &b) != NEB_OK) abort();
+    same(&b, data, size);
+}
+
+static void certificate(const uint8_t *data, size_t size)
+{
+    static const struct neb_members m = {1, 255, 127, 255, NEB_NO_SITE};
+    struct neb_reader in = {data, size, false};
+    struct neb_certificate c;
+    struct neb_buf b;
+    if (!neb__certificate_get(&in, &c) || in.left) return;
+    for (int rule = NEB_QUORUM_OLD; rule <= NEB_QUORUM_BYZANTINE; rule++)
+        if (neb__certificate_valid(&c, &m, (enum neb_quorum_rule)rule, &genesis, &seal) && c.n < 4) abort();
+    neb__buf_init(&b, NEB_CERTIFICATE_MAX);
+    if (neb__certificate_put(&c, &b) != NEB_OK) abort();
+    same(&b, data, size);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const what[])(const uint8_t *, size_t) = {frame, record, update, proof};
+    static void (*const what[])(const uint8_t *, size_t) = {frame, record,    update,
+                                                            proof, statement, certificate};
     int64_t held = neb__mem_held();
     neb_log_set_level(NEB_LOG_NONE);
     if (!size || size > 1 << 17) return 0;
-    what[data[0] & 3](data + 1, size - 1);
+    what[data[0] % 6](data + 1, size - 1);
     if (neb__mem_held() != held) abort();
     return 0;
 }
