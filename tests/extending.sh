@@ -20,7 +20,7 @@ if [ "${2:-}" = --self-test ]; then
         grep -q "^FAIL: docs/extending.md, section '$1': " "$dir/log" || { cat "$dir/log"; echo "another section is named after '$2'"; exit 1; }
         grep '^FAIL' "$dir/log"
     }
-    stale "A new verb" 's/^     X(export) /     X(exported) /'           # the source around a change has changed
+    stale "A new verb" 's/^     X(generate) /     X(generated) /'           # the source around a change has changed
     stale "A new message between sites" 's/^     case NEB_MSG_MODEL: .*/     case NEB_MSG_MODEL: break;/'
     stale "A new objective" 's/cfg->random_share = 1/cfg->random = 1/'   # a name has changed
     stale "A new option of a job file" 's/(float)t->eps/(float)t->epsilon/'
