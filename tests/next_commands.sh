@@ -78,5 +78,6 @@ printf 'sites: [{name: a}, {name: b}]\nwan: {interval: 5, fragments: 1}\n' >> la
 nebula-i lab lab.yaml out=lab "tokenizer.file=the model/tokenizer.model" > log 2>&1 || fail "the laboratory failed"
 grep -q '^a | The model is in lab/a. Next:$' log || fail "a site does not say where its model is"
 grep '^a | ' log > a.log && mv a.log log
-works 3
+works 4
+commands log | grep -q "generate lab/a" || fail "no command goes on from words"
 echo "next commands: ok"
