@@ -54,7 +54,7 @@ losses=$(sed -n 's/^a | .* loss \([0-9.]*\)  lr .*/\1/p' lab.log)
 awk -v first="$(echo "$losses" | head -1)" -v last="$(echo "$losses" | tail -1)" 'BEGIN { exit !(first > 0 && last < 0.95 * first) }' ||
     fail "it learned nothing: losses $losses"
 cd first
-run_proposed ../lab.log 7 # of each site: report, eval, export; of the laboratory: status
+run_proposed ../lab.log 9 # of each site: report, eval, generate, export; of the laboratory: status
 [ -s out/a/huggingface/model.safetensors ] || fail "no exported model"
 
 # ---- train at two sites, kill, restart, report, export --------------------------------------------------------------------
@@ -70,7 +70,7 @@ wait $first || fail "site a"
 wait $second || fail "site b, started again"
 grep -q "going on from step [1-9]" ../b2.log || fail "site b did not go on from its checkpoint"
 same out-a/model.safetensors out-b/model.safetensors
-for s in a b2; do run_proposed ../$s.log 3; done
+for s in a b2; do run_proposed ../$s.log 4; done
 nebula-i status out-a > ../status.log || fail "status"
 grep -q "^b " ../status.log || fail "the status of a does not show b"
 nebula-i report out-a out-b > ../report.log && grep -q "</html>" report.html || fail "report"

@@ -13,7 +13,7 @@ fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 12 "$
 number() { seed=$(((seed * 1103515245 + 12345) % 2147483648)); value=$((seed / 65536 % $1)); }
 seed=$$
 
-cat "$top"/docs/[a-f]*.md > text
+cat "$top"/docs/[a-f]*.md | head -c 84137 > text # so much that a second epoch begins
 for s in a b; do
     "$nebula" site init $s > /dev/null
     "$nebula" roster add draft $s 127.0.0.1:$((20000 + ($$ + $([ $s = a ] && echo 0 || echo 1)) % 10000))

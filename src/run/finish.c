@@ -1,8 +1,9 @@
 /* finish.c: the end of a run by steps.
  *
- * A site that makes no more steps says so in its status, which the others hear at once. The leading site ends the
- * run, as at the token target, when every site that trains and is in reach has said so. A witness that leads does
- * the same. A site that is away holds the end for a while, since its line may only be broken for a moment; after
+ * A site that makes no more steps says so in its status, which the others hear at once. When every site that trains
+ * and is in reach has said so, each site tells its core. The leading one ends the run then, as at the token target;
+ * before a token target is reached the others agree to the end only if they have seen the same. A witness does as
+ * the others do. A site that is away holds the end for a while, since its line may only be broken for a moment; after
  * the end it comes back to the result. Without the status of a site (it came up just now) it counts as training. */
 #include "run/session.h"
 #include "base/clock.h"
@@ -31,7 +32,7 @@ neb_status neb_session_finish(neb_session *s)
 struct standing {
     uint64_t training, done; /* in reach: still making steps, or not */
     uint64_t away;
-    bool leads, over, finished; /* of this site; over: the end has begun */
+    bool over, finished; /* of this site; over: the end has begun */
 };
 
 static struct standing standing(neb_session *s)
@@ -46,7 +47,6 @@ static struct standing standing(neb_session *s)
     return (struct standing){.training = st.roster.trains & linked & ~done,
                              .done = st.roster.trains & linked & done,
                              .away = st.roster.trains & ~linked,
-                             .leads = st.state == NEB_ROUND_LEAD,
                              .over = st.ending || st.ended,
                              .finished = finished};
 }
@@ -82,7 +82,7 @@ static void say(neb_session *s, const struct standing *now)
 
 static bool all_have_finished(struct neb_finishing *f, const struct standing *now)
 {
-    bool in_reach = now->leads && now->done && !now->training;
+    bool in_reach = now->done && !now->training;
     if (!in_reach || !now->away) f->alone_since = 0;
     if (!in_reach || !now->away) return in_reach;
     if (!f->alone_since) f->alone_since = neb__now_ns();
