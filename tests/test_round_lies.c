@@ -152,6 +152,33 @@ static void acknowledged_records_are_not_displaced(void **state)
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }
 
+/* A liar may show a certified record of an older view after this site has acknowledged another one in a newer view, or while
+ * this site starts. Two acknowledgements of one view would convict it, so it leaves the view. */
+static void a_displaced_site_acknowledges_no_second_record(void **state)
+{
+    (void)state;
+    for (int starting = 0; starting < 2; starting++) {
+        struct solo s[2];
+        pair_start(s, two);
+        struct neb_order o =
+            solo_order(&s[0], (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, NEB_BY_OPERATOR);
+        solo_event(&s[0], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
+        deliver(&s[0]);
+        solo_run(&s[1], 100);
+        struct neb_round *r = s[1].r;
+        const uint64_t view = r->view;
+        assert_true(r->disk_head == 1 && r->commit == 0 && r->durable.normal == view);
+        if (starting) r->state = NEB_ROUND_BOOT, r->greet_phase = 1;
+        tell_signed(
+            &s[1], 0, 1,
+            (struct neb_record){.type = NEB_RECORD_END, .index = 1, .epoch = 1, .view = starting ? view : 1},
+            3);
+        assert_true(r->commit == 1 && r->log[0].record->type == NEB_RECORD_END && !s[1].halts);
+        assert_true(r->view > view && r->normal <= view);
+        for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+    }
+}
+
 /* A quorum certified a record behind a predecessor other than the one that this site has committed. So there are two
  * histories, and nobody here can know which is the run's. A member's word alone stops nobody. */
 static void another_history_stops_the_site(void **state)
@@ -389,6 +416,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_must_follow_from_the_log),
         cmocka_unit_test(acknowledged_records_are_not_displaced),
+        cmocka_unit_test(a_displaced_site_acknowledges_no_second_record),
         cmocka_unit_test(another_history_stops_the_site),
         cmocka_unit_test(a_wrong_root_stops_nobody_else),
         cmocka_unit_test(the_minority_stops),

@@ -577,15 +577,18 @@ static bool same_as_here(const struct neb_round *r, const struct walk *w)
     return e && e->length == w->length && !memcmp(e->bytes, w->bytes, w->length);
 }
 
-/* A certified record takes the place of one that this site acknowledged in the same view: the leader of that view proposed
- * two. Another acknowledgement there would make this site look like the liar, so it waits for the next view. */
+/* A certified record takes the place of one that this site may have acknowledged in its present view. Another acknowledgement
+ * there would make this site look like the liar, so it waits for the next view; a record of a newer view brings one. A site
+ * that is starting may yet trust its disk and keep its lapse, so it leaves the view at once. */
 static void displaced(struct neb_round *r, uint64_t index, uint64_t view)
 {
-    if (index > r->head || index > r->durable.head || r->state == NEB_ROUND_BOOT) return;
-    if (view != r->durable.normal || r->log[index - 1].record->view != view) return;
-    neb__core_note(
-        r, "the leader of a view proposed two records; this site takes the one that a quorum certified");
-    r->leaves_view = true;
+    if (index > r->head || index > r->durable.head || r->durable.normal != r->view || view > r->view) return;
+    neb__core_note(r, "a quorum certified another record than the one that this site acknowledged; this site "
+                      "takes it, and waits for the next view");
+    if (r->state == NEB_ROUND_BOOT)
+        r->view++;
+    else
+        r->leaves_view = true;
 }
 
 /* Takes the record in hand, which is committed. It may displace records that were acknowledged, so nothing is touched before
@@ -824,8 +827,9 @@ void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_f
     uint64_t was = r->view;
     if (f->number) take_committed(r, from, f);
     if (r->state == NEB_ROUND_HALTED) return;
-    if (r->leaves_view) {
-        r->leaves_view = false;
+    bool leaves = r->leaves_view && r->view == was;
+    r->leaves_view = false;
+    if (leaves) {
         neb__view_follow(r, r->view + 1);
         return;
     }
