@@ -179,6 +179,42 @@ static void a_displaced_site_acknowledges_no_second_record(void **state)
     }
 }
 
+static void say(struct solo *s, unsigned site, struct neb_said *said)
+{
+    struct neb_seal seal = {&site, test_sign, test_verify};
+    said->site = (uint8_t)site;
+    said->epoch = s->r->roster.epoch;
+    assert_ok(neb__said_sign(said, &s->r->cfg.genesis, &seal));
+}
+
+/* A leader that begins a view with a shorter log than the best of its votes lies, unless it did so to carry out an operator's
+ * roster. That holds for sites, too, that hear of it when the roster has long been in the log. */
+static void a_forced_start_convicts_nobody(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    struct neb_order o = solo_order(
+        &s, (struct neb_order){.op = NEB_OP_FORCE, .epoch = 2, .roster = {2, 3, 3, 3, 0}}, NEB_BY_OPERATOR);
+    solo_give(&s, &o);
+    const struct neb_record *rec = s.r->log[0].record;
+    assert_true(s.r->commit == 1 && !s.r->forced && rec->type == NEB_RECORD_FORCED);
+    for (uint64_t later = 0; later < 2; later++) {
+        struct neb_said said[3] = {{.kind = NEB_SAID_STARTS, .view = rec->view + later}};
+        said[0].normal = said[0].view;
+        for (unsigned i = 0; i < 2; i++) {
+            said[1 + i] = (struct neb_said){
+                .kind = NEB_SAID_VOTES, .view = said[0].view, .normal = 1, .index = 5, .hash = {{5}}};
+            say(&s, i, &said[1 + i]);
+        }
+        assert_true(neb__votes_hash(&said[1], 2, &said[0].more));
+        say(&s, 1, &said[0]);
+        neb__guilt_look(s.r, said, 3);
+        assert_int_equal(s.r->guilty, later ? neb__bit(1) : 0);
+    }
+    solo_stop(&s);
+}
+
 /* A quorum certified a record behind a predecessor other than the one that this site has committed. So there are two
  * histories, and nobody here can know which is the run's. A member's word alone stops nobody. */
 static void another_history_stops_the_site(void **state)
@@ -417,6 +453,7 @@ int main(void)
         cmocka_unit_test(a_record_must_follow_from_the_log),
         cmocka_unit_test(acknowledged_records_are_not_displaced),
         cmocka_unit_test(a_displaced_site_acknowledges_no_second_record),
+        cmocka_unit_test(a_forced_start_convicts_nobody),
         cmocka_unit_test(another_history_stops_the_site),
         cmocka_unit_test(a_wrong_root_stops_nobody_else),
         cmocka_unit_test(the_minority_stops),

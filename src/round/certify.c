@@ -289,6 +289,19 @@ bool neb__roster_of(const struct neb_round *r, uint32_t epoch, struct neb_member
     return r->cfg.roster.epoch == epoch;
 }
 
+/* Whether the view may begin with a shorter log than the best of its votes. Until an operator's roster is committed its leaders
+ * cut records whose updates are gone. Who learns of it later, when that roster is in the log, must not take them for liars. */
+bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start)
+{
+    if (r->forced) return true;
+    for (uint64_t i = r->head; i > 0; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        if (rec->type == NEB_RECORD_FORCED && rec->roster.epoch == start->epoch)
+            return i > r->commit || start->view <= rec->view;
+    }
+    return false;
+}
+
 bool neb__cert_valid_under(const struct neb_round *r, const struct neb_certificate *c,
                            const struct neb_members *m)
 {
@@ -368,6 +381,15 @@ void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c)
         return;
     if (!neb__hash_equal(neb__log_hash(r, c->index), &c->hash) || !neb__prepared_valid(r, c)) return;
     r->prepared = *c;
+}
+
+/* Under a new lapse this site need not stand by a record that was replaced. Under the old one a vote without it would look
+ * like a lie. */
+void neb__prepared_forget(struct neb_round *r)
+{
+    const struct neb_certificate *c = &r->prepared;
+    if (c->n && (c->index > r->head || !neb__hash_equal(neb__log_hash(r, c->index), &c->hash)))
+        r->prepared.n = r->prepared_durable.n = 0;
 }
 
 /* ---- lapses -------------------------------------------------------------------------------------------- */

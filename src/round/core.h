@@ -320,6 +320,8 @@ bool neb__forced_genuine(const struct neb_round *r, const struct neb_record *rec
 void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *c);
 bool neb__cert_take(struct neb_round *r, const struct neb_certificate *c); /* true: it committed something */
 void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c);
+void neb__prepared_forget(struct neb_round *r); /* if its record is not in the log any more */
+bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start);
 void neb__lapses_tell(const struct neb_round *r, unsigned to, struct neb_round_frame *f);
 bool neb__lapse_take(struct neb_round *r, unsigned site, uint32_t lapse,
                      const uint8_t signature[NEB_SEAL_SIZE]);

@@ -41,7 +41,8 @@ static bool wrong_start(const struct neb_round *r, const struct neb_said *said, 
     struct neb_hash more;
     uint64_t sites = 0;
     n--;
-    if (start->kind != NEB_SAID_STARTS || n < 1 || n > NEB_ROUND_VOTERS_MAX || r->forced) return false;
+    if (start->kind != NEB_SAID_STARTS || n < 1 || n > NEB_ROUND_VOTERS_MAX || neb__start_may_cut(r, start))
+        return false;
     if (!neb__roster_of(r, start->epoch, &m) || !neb__votes_hash(vote, n, &more) ||
         !neb__hash_equal(&more, &start->more))
         return false;

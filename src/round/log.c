@@ -454,10 +454,8 @@ static void boot_extras(struct neb_round *r, const struct neb_round_boot *boot)
             boot_certificate(r, e->kind, e->bytes, e->length);
     }
     if (boot->certificate) boot_certificate(r, 0, boot->certificate, boot->certificate_length);
-    /* It may name records that were replaced, or lost with the disk's end. */
-    if (r->prepared.n && (r->damaged || r->prepared.index > r->head ||
-                          !neb__hash_equal(neb__log_hash(r, r->prepared.index), &r->prepared.hash)))
-        r->prepared.n = r->prepared_durable.n = 0;
+    if (r->damaged)
+        r->prepared.n = r->prepared_durable.n = 0; /* its record may be lost with the disk's end */
 }
 
 neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)

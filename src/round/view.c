@@ -112,6 +112,7 @@ void neb__view_greet(struct neb_round *r)
 static void greet_done(struct neb_round *r, uint32_t lapse)
 {
     uint64_t view = r->best.view > r->view ? r->best.view : r->view;
+    if (lapse > r->lapse[r->self]) neb__prepared_forget(r);
     if (lapse > r->lapse[r->self]) r->lapse[r->self] = lapse;
     if (lapse == r->greet_lapse && lapse > r->word[r->self].lapse) {
         r->word[r->self] = (struct neb_round_frame_word){.site = (uint8_t)r->self, .lapse = lapse};
@@ -420,7 +421,7 @@ static bool leads_rightly(struct neb_round *r, unsigned from, const struct neb_r
     }
     if (!neb__quorum_has(&m, r->cfg.quorum, sites) || neb__said_void(vote, n)) return false;
     if (!neb__said_genuine(start, &r->cfg.genesis, &r->cfg.seal)) return false;
-    if (r->forced) return true; /* after an operator's order records without updates are cut */
+    if (neb__start_may_cut(r, start)) return true;
     for (int i = 0; i < n; i++)
         if (!better_vote(best, &vote[i]) && vote[i].index == start->index &&
             neb__hash_equal(&vote[i].hash, &start->hash))
@@ -435,10 +436,10 @@ static void try_lead(struct neb_round *r)
     choose_best(r);
     if (!neb__core_quorum(r, r->voted) || !(r->voted & neb__bit(r->self))) return;
     bool complete =
-        r->commit >= r->best.view &&
-        ((r->best.site == r->self && !byzantine(r)) ||
-         (r->best.head <= r->head && (r->sync_normal == r->best.normal || r->best.site == r->self) &&
-          neb__hash_equal(neb__log_hash(r, r->best.head), &r->best.hash)));
+        r->commit >= r->best.view && r->best.head <= r->head &&
+        (r->sync_normal == r->best.normal || r->best.site == r->self) &&
+        neb__hash_equal(neb__log_hash(r, r->best.head),
+                        &r->best.hash); /* also its own: certified records may have taken its place */
     if (complete) {
         if (byzantine(r)) neb__log_cut(r, r->best.head > r->commit ? r->best.head : r->commit);
         neb__lead_start(r);
