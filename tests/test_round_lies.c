@@ -215,6 +215,30 @@ static void a_forced_start_convicts_nobody(void **state)
     solo_stop(&s);
 }
 
+/* The operator gave a site another key. What it signed before stays proven in certificates and lapses, and nowhere else. */
+static void a_replaced_key_still_proves_the_past(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    unsigned former = 1 | NEB_BY_FORMER, stranger = 5;
+    struct neb_seal old = {&former, test_sign, test_verify}, other = {&stranger, test_sign, test_verify};
+    struct neb_certificate c = certify(&s, 1, 1, &s.r->cfg.genesis);
+    struct neb_said said = {.kind = NEB_SAID_HOLDS, .site = 1, .epoch = 1, .view = c.view, .normal = c.view};
+    uint8_t signature[NEB_SEAL_SIZE];
+    said.index = 1;
+    assert_ok(neb__said_sign(&said, &s.r->cfg.genesis, &old));
+    assert_true(neb__certificate_add(&c, &said));
+    assert_true(neb__cert_valid_under(s.r, &c, &s.r->roster));
+    assert_false(neb__said_genuine(&said, &s.r->cfg.genesis, &s.r->cfg.seal));
+    assert_ok(neb__lapse_sign(&s.r->cfg.genesis, &old, 1, 3, signature));
+    assert_true(neb__lapse_genuine(&s.r->cfg.genesis, &s.r->cfg.seal, 1, 3, signature));
+    assert_ok(neb__said_sign(&said, &s.r->cfg.genesis, &other));
+    memcpy(c.by[1].signature, said.signature, NEB_SEAL_SIZE);
+    assert_false(neb__cert_valid_under(s.r, &c, &s.r->roster));
+    solo_stop(&s);
+}
+
 /* A quorum certified a record behind a predecessor other than the one that this site has committed. So there are two
  * histories, and nobody here can know which is the run's. A member's word alone stops nobody. */
 static void another_history_stops_the_site(void **state)
@@ -454,6 +478,7 @@ int main(void)
         cmocka_unit_test(acknowledged_records_are_not_displaced),
         cmocka_unit_test(a_displaced_site_acknowledges_no_second_record),
         cmocka_unit_test(a_forced_start_convicts_nobody),
+        cmocka_unit_test(a_replaced_key_still_proves_the_past),
         cmocka_unit_test(another_history_stops_the_site),
         cmocka_unit_test(a_wrong_root_stops_nobody_else),
         cmocka_unit_test(the_minority_stops),

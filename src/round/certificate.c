@@ -133,11 +133,17 @@ neb_status neb__said_sign(struct neb_said *s, const struct neb_hash *genesis, co
     return seal->sign(seal->arg, purpose, b, n, s->signature);
 }
 
-bool neb__said_genuine(const struct neb_said *s, const struct neb_hash *genesis, const struct neb_seal *seal)
+static bool said_by(const struct neb_said *s, unsigned signer, const struct neb_hash *genesis,
+                    const struct neb_seal *seal)
 {
     uint8_t b[SIGNED_MAX];
     size_t n = to_sign(s, genesis, b);
-    return seal->verify && seal->verify(seal->arg, s->site, purpose, b, n, s->signature);
+    return seal->verify && seal->verify(seal->arg, signer, purpose, b, n, s->signature);
+}
+
+bool neb__said_genuine(const struct neb_said *s, const struct neb_hash *genesis, const struct neb_seal *seal)
+{
+    return said_by(s, s->site, genesis, seal);
 }
 
 bool neb__said_same_place(const struct neb_said *a, const struct neb_said *b)
@@ -178,8 +184,11 @@ bool neb__lapse_genuine(const struct neb_hash *genesis, const struct neb_seal *s
 {
     uint8_t b[LAPSE_SIGNED];
     lapse_bytes(genesis, site, lapse, b);
-    return NEB_MUTANT(trust_lapses) ||
-           (seal->verify && seal->verify(seal->arg, site, lapse_purpose, b, sizeof b, signature));
+    if (NEB_MUTANT(trust_lapses)) return true;
+    /* A site that lost its folder and got a new key must not take numbers a second time. */
+    return seal->verify &&
+           (seal->verify(seal->arg, site, lapse_purpose, b, sizeof b, signature) ||
+            seal->verify(seal->arg, site | NEB_BY_FORMER, lapse_purpose, b, sizeof b, signature));
 }
 
 /* ---- quorums ------------------------------------------------------------------------------------------- */
@@ -254,7 +263,10 @@ bool neb__certificate_valid(const struct neb_certificate *c, const struct neb_me
     for (int i = 0; i < c->n; i++) neb__certificate_said(c, i, &all[i]);
     if (neb__said_void(all, c->n) && !NEB_MUTANT(count_void)) return false;
     for (int i = 0; i < c->n; i++)
-        if (!neb__said_genuine(&all[i], genesis, seal)) return false;
+        if (!neb__said_genuine(&all[i], genesis, seal) &&
+            !said_by(&all[i], all[i].site | NEB_BY_FORMER, genesis,
+                     seal)) /* certificates stay, keys may not */
+            return false;
     return true;
 }
 

@@ -11,7 +11,8 @@
 #include "round/members.h"
 
 #define NEB_SEAL_SIZE   64
-#define NEB_BY_OPERATOR 0xfffeu /* as a signer: the run's operator, not a site */
+#define NEB_BY_OPERATOR 0xfffeu  /* as a signer: the run's operator, not a site */
+#define NEB_BY_FORMER   0x10000u /* … with a site: by a key that the operator has replaced since */
 #define NEB_ORDER_SIZE  156
 
 /* Signs with this site's key; checks signatures of sites and of the operator. Both functions are pure: the

@@ -19,9 +19,11 @@ static bool verify(void *arg, unsigned signer, const char *purpose, const void *
     neb_session *s = arg;
     struct neb_public key;
     struct neb_signature given;
-    bool known = neb__members_key(&s->members, signer, &key);
     memcpy(given.b, signature, NEB_SEAL_SIZE);
-    return known && neb__key_verify(&key, purpose, p, n, &given) == NEB_OK;
+    for (int i = 0; signer & NEB_BY_FORMER && neb__members_former_key(&s->members, signer, i, &key); i++)
+        if (neb__key_verify(&key, purpose, p, n, &given) == NEB_OK) return true;
+    return neb__members_key(&s->members, signer, &key) &&
+           neb__key_verify(&key, purpose, p, n, &given) == NEB_OK;
 }
 
 struct neb_seal neb__session_seal(neb_session *s)

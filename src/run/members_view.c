@@ -20,6 +20,20 @@ void neb__members_free(struct neb_members_view *v)
 
 /* ---- by the chain of rosters --------------------------------------------------------------------------- */
 
+/* A key that the site had when the chain was walked to here. It may be among the former ones, because the chain is walked from
+ * its beginning each time. */
+static void keep_former(struct neb_members_view *v, unsigned site)
+{
+    struct neb_public *f = v->former[site];
+    for (int i = 0; i < v->formers[site]; i++)
+        if (neb__public_equal(&f[i], &v->key[site])) return;
+    if (v->formers[site] == NEB_FORMER_KEYS)
+        memmove(f, f + 1, (NEB_FORMER_KEYS - 1) * sizeof *f);
+    else
+        v->formers[site]++;
+    f[v->formers[site] - 1] = v->key[site];
+}
+
 /* A site that has left the roster keeps its key here: its updates in the log are still asked for and checked.
  * The links and the core decide whether it may say anything new. */
 static void learn(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r)
@@ -33,6 +47,7 @@ static void learn(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
         if (m->id >= NEB_SITES_MAX) continue;
         v->present |= neb__bit(m->id);
         if (m->flags & NEB_MEMBER_WITNESS) v->witnesses |= neb__bit(m->id);
+        if (v->has_key[m->id] && !neb__public_equal(&v->key[m->id], &m->key)) keep_former(v, m->id);
         v->key[m->id] = m->key;
         v->has_key[m->id] = true;
         snprintf(v->names[m->id], sizeof *v->names, "%s", m->name);
@@ -59,6 +74,16 @@ bool neb__members_key(struct neb_members_view *v, unsigned signer, struct neb_pu
     pthread_mutex_lock(&v->lock);
     bool known = signer == NEB_BY_OPERATOR || (signer < NEB_SITES_MAX && v->has_key[signer]);
     if (known) *out = signer == NEB_BY_OPERATOR ? v->operator_key : v->key[signer];
+    pthread_mutex_unlock(&v->lock);
+    return known;
+}
+
+bool neb__members_former_key(struct neb_members_view *v, unsigned signer, int i, struct neb_public *out)
+{
+    unsigned site = signer & ~NEB_BY_FORMER;
+    pthread_mutex_lock(&v->lock);
+    bool known = site < NEB_SITES_MAX && i < v->formers[site];
+    if (known) *out = v->former[site][i];
     pthread_mutex_unlock(&v->lock);
     return known;
 }

@@ -11,17 +11,21 @@
 
 #include <pthread.h>
 
+enum { NEB_FORMER_KEYS = 8 };
+
 struct neb_members_view {
     pthread_mutex_t lock;
     char names[NEB_SITES_MAX][NEB_NAME_SIZE];
-    struct neb_public operator_key, key[NEB_SITES_MAX]; /* of the roster */
-    bool has_key[NEB_SITES_MAX];                        /* of every site that ever was a member */
-    uint64_t present, witnesses;                        /* bits of the newest roster's members */
-    uint64_t linked;                                    /* bit of each member that is connected */
-    uint64_t far;                                       /* … that is reached through another member, */
-    uint16_t via[NEB_SITES_MAX];                        /* this one */
-    struct neb_members roster;                          /* as the core sees them */
-    uint16_t leader;                                    /* or NEB_NO_SITE */
+    struct neb_public operator_key, key[NEB_SITES_MAX];       /* of the roster */
+    bool has_key[NEB_SITES_MAX];                              /* of every site that ever was a member */
+    struct neb_public former[NEB_SITES_MAX][NEB_FORMER_KEYS]; /* keys that were replaced: the newest ones */
+    uint8_t formers[NEB_SITES_MAX];
+    uint64_t present, witnesses;    /* bits of the newest roster's members */
+    uint64_t linked;                /* bit of each member that is connected */
+    uint64_t far;                   /* … that is reached through another member, */
+    uint16_t via[NEB_SITES_MAX];    /* this one */
+    struct neb_members roster;      /* as the core sees them */
+    uint16_t leader;                /* or NEB_NO_SITE */
     uint32_t untold[NEB_SITES_MAX]; /* messages on this site's model and job that the member has not taken */
 };
 
@@ -35,6 +39,8 @@ void neb__members_learn(struct neb_members_view *v, const struct neb_chain *chai
 void neb__members_name(struct neb_members_view *v, uint16_t site, char out[NEB_NAME_SIZE]);
 /* False: the site never was a member. `signer` may be NEB_BY_OPERATOR. */
 bool neb__members_key(struct neb_members_view *v, unsigned signer, struct neb_public *out);
+/* A key of `signer` (a site with NEB_BY_FORMER) that was replaced. False: there are not so many. */
+bool neb__members_former_key(struct neb_members_view *v, unsigned signer, int i, struct neb_public *out);
 /* The member of the newest roster that has this name; NEB_NO_SITE: there is none but `self`. */
 uint16_t neb__members_find(struct neb_members_view *v, uint16_t self, const char *name);
 
