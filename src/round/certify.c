@@ -11,7 +11,10 @@
 #include "round/core.h"
 #include "base/mutant.h"
 
-enum { KEEP_EVERY = 16 }; /* records between two certificates in the ledger */
+enum {
+    KEEP_EVERY = 16, /* records between two certificates in the ledger */
+    FORGED = 4       /* signatures of a frame that may be wrong before the others are not looked at */
+};
 
 static bool byzantine(const struct neb_round *r)
 {
@@ -119,10 +122,14 @@ static struct neb_said *slot(struct neb_said *acks, uint8_t kind, uint64_t index
 void neb__acks_heard(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     struct neb_core_peer *p = &r->peer[from];
-    for (int i = 0; i < f->saids; i++) {
+    int forged = 0;
+    for (int i = 0; i < f->saids && forged < FORGED; i++) {
         const struct neb_said *s = &f->said[i];
         if (s->site != from || (s->kind != NEB_SAID_HOLDS && s->kind != neb__cert_kind(r))) continue;
-        if (p->acks) neb__guilt_compare(r, s);
+        if (p->acks && !neb__guilt_compare(r, s)) {
+            forged++;
+            continue;
+        }
         if (s->epoch != r->roster.epoch || s->view != r->view || s->normal != s->view || s->index > r->head)
             continue;
         if (!neb__hash_equal(&s->hash, neb__log_hash(r, s->index))) continue;
@@ -136,9 +143,13 @@ void neb__acks_heard(struct neb_round *r, unsigned from, const struct neb_round_
             continue;
         bool older = at->kind == s->kind && at->view == s->view && at->index >= s->index &&
                      neb__said_lapse(at, from) > neb__said_lapse(s, from);
-        if (!older && (NEB_MUTANT(trust_acks) || neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal)))
+        if (older) continue;
+        if (NEB_MUTANT(trust_acks) || neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal))
             *at = *s;
+        else
+            forged++;
     }
+    if (forged) neb__core_doubt(r, from);
 }
 
 /* Whether the statement shows a lapse of a voter that this site has no word of. It counts once the word is here. */
@@ -428,11 +439,12 @@ bool neb__lapse_take(struct neb_round *r, unsigned site, uint32_t lapse,
 void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) r->peer[from].knows[i] = (uint16_t)f->lapses[i];
-    for (int i = 0; i < f->words; i++) {
+    for (int i = 0, forged = 0; i < f->words && forged < FORGED; i++) {
         const struct neb_round_frame_word *w = &f->word[i];
         if (w->lapse > NEB_LAPSE_MAX || (w->site == r->self && r->state == NEB_ROUND_BOOT)) continue;
-        if (w->lapse > r->lapse[w->site] && !neb__lapse_take(r, w->site, w->lapse, w->signature))
-            neb__core_doubt(r, from);
+        if (w->lapse <= r->lapse[w->site] || neb__lapse_take(r, w->site, w->lapse, w->signature)) continue;
+        neb__core_doubt(r, from);
+        forged++;
     }
     for (unsigned i = 0; r->cfg.quorum == NEB_QUORUM_OLD && i < NEB_SITES_MAX;
          i++) /* as such a run always did */

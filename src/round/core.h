@@ -101,6 +101,8 @@ struct neb_core_peer {
     int64_t raise_at, unbacked_until; /* when its higher view counts again; its log was asked for in vain */
     int raises, doubts;               /* doubts: claims without a proof, of late */
     int64_t doubted;
+    int proofs; /* of guilt that it has shown, of late */
+    int64_t proofs_at;
     uint64_t proved; /* the certificate that was sent to it last, and when */
     int64_t proved_at;
 };
@@ -329,7 +331,8 @@ void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_roun
 
 /* guilt.c: of statements that came together, of one that came, of two certificates */
 void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n);
-void neb__guilt_compare(struct neb_round *r, const struct neb_said *s);
+bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s); /* false: it is not signed */
+bool neb__guilt_may_look(struct neb_round *r, unsigned from);
 void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *a,
                              const struct neb_certificate *b);
 

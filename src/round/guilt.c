@@ -97,18 +97,34 @@ static void look_at_two(struct neb_round *r, const struct neb_said *a, const str
     neb__guilt_look(r, both, 2);
 }
 
-/* A statement came: does it contradict what is kept of its author? */
-void neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
+/* Checking a proof takes time, so a site may show only a few. An honest one shows each liar once. */
+bool neb__guilt_may_look(struct neb_round *r, unsigned from)
+{
+    enum { PROOFS = 16, PROOFS_MS = 10000 };
+    struct neb_core_peer *p = &r->peer[from];
+    if (r->now - p->proofs_at >= PROOFS_MS) p->proofs = 0, p->proofs_at = r->now;
+    return p->proofs++ < PROOFS;
+}
+
+/* A statement came: does it contradict what is kept of its author? What is kept is signed, so the new one is looked at first. */
+bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
 {
     struct neb_said other;
     const struct neb_said *acks = r->peer[s->site].acks;
-    if (r->guilty & neb__bit(s->site)) return;
-    for (int i = 0; acks && i < 2 * ACKS; i++)
-        if (acks[i].kind) look_at_two(r, &acks[i], s);
-    for (int i = 0; i < r->newest.n; i++) {
-        neb__certificate_said(&r->newest, i, &other);
-        if (other.site == s->site) look_at_two(r, &other, s);
+    bool checked = false;
+    if (r->guilty & neb__bit(s->site)) return true;
+    for (int i = 0; i < 2 * ACKS + r->newest.n; i++) {
+        if (i < 2 * ACKS && (!acks || !acks[i].kind)) continue;
+        if (i < 2 * ACKS)
+            other = acks[i];
+        else
+            neb__certificate_said(&r->newest, i - 2 * ACKS, &other);
+        if (other.site != s->site || (!two_records(&other, s) && !low_vote(r, &other, s))) continue;
+        if (!checked && !neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal)) return false;
+        checked = true;
+        look_at_two(r, &other, s);
     }
+    return true;
 }
 
 /* Two valid certificates contradict each other: those who signed both, in one view, are guilty. */

@@ -258,7 +258,7 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
             return;
     }
     if (f.type == NEB_ROUND_FRAME_GUILT) {
-        neb__guilt_look(r, f.said, f.saids);
+        if (neb__guilt_may_look(r, from)) neb__guilt_look(r, f.said, f.saids);
         return;
     }
     if (f.type == NEB_ROUND_FRAME_FORCE) {

@@ -358,7 +358,7 @@ static void count_vote(struct neb_round *r, unsigned from, const struct neb_roun
         return;
     for (int i = 0; i < v->lapses.n; i++) /* its site must first show the words for them */
         if (v->lapses.of[i].site != from && v->lapses.of[i].lapse > r->lapse[v->lapses.of[i].site]) return;
-    neb__guilt_compare(r, v);
+    (void)neb__guilt_compare(r, v);
     if (r->guilty & neb__bit(from)) return;
     r->voted |= neb__bit(from);
     r->vote_prepared[r->votes] = f->prepared;
