@@ -178,6 +178,33 @@ static void messages_travel_once(void **state)
 }
 
 /* Every byte of a message and of a link state is changed, every length tried. */
+/* A site that lost its folder gets a new key, and its processes are counted from one again. */
+static void a_new_key_begins_new_lives(void **state)
+{
+    (void)state;
+    struct net n;
+    struct neb_buf b;
+    struct neb_relayed m;
+    unsigned next;
+    in_a_row(&n);
+    neb__buf_init(&b, NEB_RELAY_MAX);
+    for (uint64_t life = 9; life; life = life == 9) {
+        neb__routes_destroy(n.r[0]);
+        n.r[0] = open_site(0, life);
+        n.reached[0] = n.far[0] = 0;
+        neb__routes_link(n.r[1], 1, 0, false);
+        for (unsigned i = 1; life == 1 && i < SITES; i++) neb__routes_forget(n.r[i], 0);
+        link_up(&n, 0, 1, true);
+        settle(&n);
+        assert_int_equal(n.far[3], 3);
+        assert_int_equal(n.r[3]->state[0].life, life);
+        assert_ok(neb__routes_wrap(n.r[0], 1, 3, KIND, "hello", 5, &b, &next));
+        assert_int_equal(travel(&n, 0, next, &b, &m), NEB_RELAY_DELIVER);
+    }
+    neb__buf_free(&b);
+    close_all(&n);
+}
+
 static void changed_bytes_are_refused(void **state)
 {
     (void)state;
@@ -338,13 +365,10 @@ static void a_member_that_cannot_be_avoided(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paths_follow_links),
-        cmocka_unit_test(messages_travel_once),
-        cmocka_unit_test(changed_bytes_are_refused),
-        cmocka_unit_test(links_that_do_not_exist),
-        cmocka_unit_test(too_much_is_not_passed_on),
-        cmocka_unit_test(a_way_around_one_that_drops),
-        cmocka_unit_test(a_member_that_cannot_be_avoided),
+        cmocka_unit_test(paths_follow_links),          cmocka_unit_test(messages_travel_once),
+        cmocka_unit_test(a_new_key_begins_new_lives),  cmocka_unit_test(changed_bytes_are_refused),
+        cmocka_unit_test(links_that_do_not_exist),     cmocka_unit_test(too_much_is_not_passed_on),
+        cmocka_unit_test(a_way_around_one_that_drops), cmocka_unit_test(a_member_that_cannot_be_avoided),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,6 +214,17 @@ void neb__routes_members(struct neb_routes *r, uint64_t members)
     r->dirty = true;
 }
 
+void neb__routes_forget(struct neb_routes *r, unsigned site)
+{
+    if (site >= NEB_SITES_MAX || site == r->cfg.self) return;
+    struct neb_route_state *s = &r->state[site];
+    struct neb_route_peer *p = &r->peer[site];
+    s->life = s->seq = s->links = 0;
+    p->life = p->top = p->got = 0;
+    memset(p->seen, 0, sizeof p->seen);
+    r->dirty = true;
+}
+
 void neb__routes_link(struct neb_routes *r, int64_t now, unsigned site, bool up)
 {
     uint64_t bit = neb__bit(site);

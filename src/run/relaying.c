@@ -107,12 +107,26 @@ static void changed(neb_session *s, uint16_t site, enum neb_reach was, enum neb_
                                           .far = how == NEB_REACH_FAR});
 }
 
+/* The lives of a site belong to its key. Nothing that was signed with the old one can come again. */
+static void heed_keys(neb_session *s)
+{
+    for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
+        struct neb_public key;
+        if (!neb__members_key(&s->members, i, &key)) continue;
+        if ((s->routed & neb__bit(i)) && !neb__public_equal(&key, &s->routed_key[i]))
+            neb__routes_forget(s->routes, i);
+        s->routed |= neb__bit(i);
+        s->routed_key[i] = key;
+    }
+}
+
 /* Carries out what the routes say. */
 static void follow(neb_session *s)
 {
     struct neb_buf b;
     unsigned site;
     enum neb_reach was, how;
+    heed_keys(s);
     neb__routes_members(s->routes, neb__members_present(&s->members));
     while (!s->halted && neb__routes_changed(s->routes, &site, &was, &how))
         changed(s, (uint16_t)site, was, how);

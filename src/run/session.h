@@ -100,6 +100,8 @@ struct neb_session {
     struct neb_agreement agreement;   /* agreement.h */
     struct neb_routes *routes;        /* relaying.h; NULL: streams alone */
     uint64_t said_far;                /* bits of members that the log says are reached through others */
+    uint64_t routed;                  /* … whose keys the routes go by: */
+    struct neb_public routed_key[NEB_SITES_MAX];
 
     /* the caller's alone */
     int64_t left_step; /* ns: when neb_step() was left */
