@@ -239,6 +239,21 @@ static void a_replaced_key_still_proves_the_past(void **state)
     solo_stop(&s);
 }
 
+/* Orders that nobody signed are refused. A flood of them does not fill the log of the site. */
+static void a_flood_is_noted_once_a_second(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    const int before = s.notes;
+    for (int i = 0; i < 100; i++)
+        solo_frame(&s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_REQUEST,
+                                                .from = 1,
+                                                .order = {.op = NEB_OP_BUDGET, .value = 1, .epoch = 1}});
+    assert_int_equal(s.notes, before + 1);
+    solo_stop(&s);
+}
+
 /* A quorum certified a record behind a predecessor other than the one that this site has committed. So there are two
  * histories, and nobody here can know which is the run's. A member's word alone stops nobody. */
 static void another_history_stops_the_site(void **state)
@@ -479,6 +494,7 @@ int main(void)
         cmocka_unit_test(a_displaced_site_acknowledges_no_second_record),
         cmocka_unit_test(a_forced_start_convicts_nobody),
         cmocka_unit_test(a_replaced_key_still_proves_the_past),
+        cmocka_unit_test(a_flood_is_noted_once_a_second),
         cmocka_unit_test(another_history_stops_the_site),
         cmocka_unit_test(a_wrong_root_stops_nobody_else),
         cmocka_unit_test(the_minority_stops),

@@ -92,7 +92,7 @@ static uint64_t own_reach(const struct neb_round *r, uint8_t kind)
     if (kind == NEB_SAID_HOLDS) return mine.head;
     const struct neb_certificate *c = &r->prepared_durable;
     if (!c->n || c->view != r->view || c->index > mine.head) return UINT64_MAX;
-    return c->index;
+    return neb__hash_equal(neb__log_hash(r, c->index), &c->hash) ? c->index : UINT64_MAX;
 }
 
 void neb__acks_report(struct neb_round *r, struct neb_round_frame *f)

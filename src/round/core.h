@@ -24,7 +24,8 @@ enum {
     PAST = 1024 /* trusted ones, while catching up */,
     ORDERS = 8 /* waiting at the leader */,
     ACKS = 24 /* of one kind that are kept of a site: more than can be under way */,
-    SAID_KEPT = 64 /* own statements that need not be signed again */
+    SAID_KEPT = 64 /* own statements that need not be signed again */,
+    NOTES = 16 /* texts that were said lately: as many as there are */
 };
 
 #define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above this site's own is ignored */
@@ -132,6 +133,11 @@ struct neb_round {
     bool leaves_view; /* what this site acknowledged in it was displaced */
     bool damaged, forgot, ended, ending, conflict, paused, paused_end;
     char halt_text[160];
+    struct {
+        const char *text;
+        int64_t at;
+    } noted[NOTES];
+    int noted_next;
 
     /* the log; log[i] has index i + 1 */
     struct neb_core_entry *log;

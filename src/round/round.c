@@ -72,8 +72,14 @@ void neb__core_send(struct neb_round *r, unsigned to, const struct neb_round_fra
     a->length = b.len;
 }
 
+/* At most once a second the same: a frame of any member may be the reason, and the log of the site is on its disk. */
 void neb__core_note(struct neb_round *r, const char *text)
 {
+    for (int i = 0; i < NOTES; i++)
+        if (r->noted[i].text == text && r->now - r->noted[i].at < 1000) return;
+    r->noted[r->noted_next].text = text;
+    r->noted[r->noted_next].at = r->now;
+    r->noted_next = (r->noted_next + 1) % NOTES;
     neb__core_act(r, NEB_ACT_NOTE)->text = text;
 }
 

@@ -82,7 +82,8 @@ void neb__routes_destroy(struct neb_routes *r); /* NULL is fine */
 
 /* ---- what happens -------------------------------------------------------------------------------------- */
 void neb__routes_members(struct neb_routes *r, uint64_t members); /* bits of those that may take part */
-void neb__routes_forget(struct neb_routes *r, unsigned site); /* it has a new key, and counts its lives anew */
+void neb__routes_forget(struct neb_routes *r,
+                        unsigned site); /* it has a new key, and counts its lives anew */
 void neb__routes_link(struct neb_routes *r, int64_t now, unsigned site, bool up);
 /* Link states from a neighbour. False: they are malformed, not signed, or too many. */
 bool neb__routes_hear(struct neb_routes *r, int64_t now, unsigned from, const uint8_t *bytes, size_t n);
