@@ -540,7 +540,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
     r->leader_begun = f->flags & NEB_FLAG_BEGUN;
     r->leader_has_all = f->flags & NEB_FLAG_HAS_ALL;
     r->all_have = f->flags & NEB_FLAG_ALL_HAVE;
-    r->floor = f->applied;
+    r->floor = f->applied < r->commit ? f->applied : r->commit; /* what is not committed may be replaced */
     if (f->number && f->number <= 1000) neb__lead_budget(r, (uint32_t)f->number);
     if (f->flags & NEB_FLAG_PROOF) {
         r->leader_proof = r->now;
