@@ -344,13 +344,6 @@ static neb_status report(const struct neb_ctl *c, struct neb_step_info *info)
         c->step, (double)c->loss[0], (double)sqrtf(c->norm2));
 }
 
-/* The others wait for buckets, or for activations. */
-static void give_up(const neb_optimizer *o)
-{
-    if (o->params->partition || neb__group_size(neb__layout_model(o->layout)) > 1)
-        neb__layout_give_up(o->layout);
-}
-
 neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n, float lr,
                           uint32_t seed, const struct neb_reduce *reduce, struct neb_step_info *info)
 {
@@ -361,10 +354,10 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
             "and a tape over the optimizer's parameters",
             n, (double)lr);
     bool empty = false;
-    NEB_TRY(begin(o, t, micros, n, lr, seed, reduce, &empty));
-    neb_status status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
-    if (status != NEB_OK) give_up(o);
-    NEB_TRY(status);
+    neb_status status = begin(o, t, micros, n, lr, seed, reduce, &empty);
+    if (status == NEB_OK)
+        status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
+    NEB_TRY(neb__ranks_run_over(o, status));
     if (!empty) NEB_TRY(update(o, t, reduce));
     o->step++;
     struct neb_ctl c;

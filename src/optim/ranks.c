@@ -52,6 +52,17 @@ neb_status neb__ranks_ranges(neb_optimizer *o, int zero)
 
 /* ---- a step ---------------------------------------------------------------------------------------------- */
 
+/* Copies of a whole model meet after their runs, so they can agree. Ranks that share a model wait for each other inside a
+ * run: there a rank that fails gives up the groups in which they wait. */
+neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status)
+{
+    const struct neb_layout *l = o->layout;
+    if (!o->params->partition && neb__group_size(neb__layout_model(l)) == 1)
+        return neb__group_agree(neb__layout_data(l), status);
+    if (status != NEB_OK) neb__layout_give_up(l);
+    return status;
+}
+
 /* Without a group a device may take the norm of the whole slab in its own way. */
 static neb_status norm_alone(neb_optimizer *o, struct neb_ctl *ctl)
 {

@@ -3,6 +3,7 @@
  * A step is a list of runs, which the objective makes of its batches; each loads its batch just before it
  * computes. Here are also the runs of the objectives with one model. */
 #include "task/work_internal.h"
+#include "optim/optimizer.h"
 #include "task/teacher.h"
 
 enum { AHEAD = 4 };
@@ -123,6 +124,8 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
     if (status == NEB_OK)
         status = neb_train_step(w->opt, w->tape, w->micros, w->runs, lr, (uint32_t)w->job->seed,
                                 neb__work_reduce(w, &space), &info);
+    else
+        status = neb__ranks_run_over(w->opt, status);
     bool done = status == NEB_OK || status == NEB_ERR_NONFINITE;
     neb_status ended = w->steps->end_step ? w->steps->end_step(w, done) : NEB_OK;
     give_back(w);

@@ -65,7 +65,7 @@ static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, 
     if (!all && neb__group_rank(t->layout.data)) return NEB_OK;
     neb_status status = neb__work_eval(t->work, use, batches, out);
     bool nothing = status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE;  /* at every rank */
-    if (all && status != NEB_OK && !nothing) neb__group_give_up(t->ranks); /* they wait for its values */
+    if (status != NEB_OK && !nothing) neb__layout_give_up(&t->layout); /* they wait for its values */
     neb_status agreed = neb__group_agree(all ? t->ranks : t->layout.model, nothing ? NEB_OK : status);
     return agreed == NEB_OK ? status : agreed;
 }
