@@ -204,9 +204,47 @@ static void goes_on(void **state)
     late_close(&l);
 }
 
+/* A step without loss weight makes no update. What it has brought to the device is old when the parameters change. */
+static struct state *changed_after_empty(neb_device *d, bool offload)
+{
+    struct net n;
+    struct neb_step_info info;
+    float values[WIDE * WIDE];
+    open_net(&n, d, neb_optimizer_defaults(), offload);
+    steps(&n, 1);
+    struct neb_micro empty = {load, model, &n, 1, 0};
+    assert_ok(neb_train_step(n.opt, n.tape, &empty, 1, 1e-2f, 1, NULL, &info));
+    for (int i = 0; i < neb_params_count(n.ps); i++) {
+        neb_param *p = neb_params_at(n.ps, i);
+        assert_ok(neb_param_read(p, values));
+        for (int64_t k = 0; k < neb_param_values(p); k++) values[k] += 0.25f;
+        assert_ok(neb_param_write(p, values));
+    }
+    steps(&n, 1);
+    struct state *s = state_of(&n);
+    close_net(&n);
+    return s;
+}
+
+static void forgets_after_empty(void **state)
+{
+    (void)state;
+    struct late l;
+    late_open_as(&l, NEB_BF16);
+    neb_device *list[] = {l.cpu[0], &l.device[0]}; /* copies as early as they may be, and as late */
+    struct state *want = changed_after_empty(l.cpu[0], false);
+    for (int i = 0; i < 2; i++) {
+        struct state *got = changed_after_empty(list[i], true);
+        assert_memory_equal(want, got, sizeof *want);
+        free(got);
+    }
+    free(want);
+    late_close(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(has_equal_bits), cmocka_unit_test(spares_memory),
-                                       cmocka_unit_test(goes_on)};
+                                       cmocka_unit_test(goes_on), cmocka_unit_test(forgets_after_empty)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -358,7 +358,8 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
     if (status == NEB_OK)
         status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
     NEB_TRY(neb__ranks_run_over(o, status));
-    if (!empty) NEB_TRY(update(o, t, reduce));
+    NEB_TRY(empty ? neb__offload_settle(o)
+                  : update(o, t, reduce)); /* what came up for no update becomes old */
     o->step++;
     struct neb_ctl c;
     NEB_TRY(neb_tape_end_step(t, false, &c));

@@ -64,8 +64,8 @@ static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, 
     const bool all = neb__work_gathers(t->work);
     if (!all && neb__group_rank(t->layout.data)) return NEB_OK;
     neb_status status = neb__work_eval(t->work, use, batches, out);
-    bool nothing = status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE;  /* at every rank */
-    if (status != NEB_OK && !nothing) neb__layout_give_up(&t->layout); /* they wait for its values */
+    bool nothing = status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE; /* at every rank */
+    if (status != NEB_OK && !nothing) neb__layout_give_up(&t->layout);    /* they wait for its values */
     neb_status agreed = neb__group_agree(all ? t->ranks : t->layout.model, nothing ? NEB_OK : status);
     return agreed == NEB_OK ? status : agreed;
 }
