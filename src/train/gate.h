@@ -51,7 +51,7 @@ struct neb_gate_answer {
     struct neb_conclusion conclusion; /* of an evaluation, too */
 };
 
-/* How the ranks begin. The parameters follow, in the run's order. */
+/* How the ranks begin, behind their checksums (struct neb_ranks_sums). The parameters follow, in the run's order. */
 struct neb_gate_ready {
     neb_status status;
     bool lost;

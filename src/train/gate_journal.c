@@ -85,6 +85,13 @@ void neb__gate_journal_mark(struct neb_gate_journal *j, int64_t step)
     j->mark[j->marks++].at = j->end;
 }
 
+bool neb__gate_journal_marked(const struct neb_gate_journal *j, int64_t step)
+{
+    for (int i = 0; i < j->marks; i++)
+        if (j->mark[i].step == step) return true;
+    return false;
+}
+
 /* Moves everything behind `from` to the beginning. */
 static bool move_down(struct neb_gate_journal *j, int64_t from)
 {

@@ -41,6 +41,7 @@ void neb__gate_journal_step(struct neb_gate_journal *j, float lr);
 void neb__gate_journal_values(struct neb_gate_journal *j, const float *values, size_t first, size_t n);
 /* A checkpoint of this step was ordered now. */
 void neb__gate_journal_mark(struct neb_gate_journal *j, int64_t step);
+bool neb__gate_journal_marked(const struct neb_gate_journal *j, int64_t step);
 /* It is on disk: entries before it are not needed any more. */
 void neb__gate_journal_durable(struct neb_gate_journal *j, int64_t step);
 

@@ -103,6 +103,8 @@ static neb_status say_ready(struct neb_gate_end *e, neb_status status)
     } else {
         snprintf(r.why, sizeof r.why, "%s", neb_last_error());
     }
+    struct neb_ranks_sums sums = neb__ranks_sums(t->job);
+    NEB_TRY(neb__gate_channel_send(&e->channel, &sums, sizeof sums, -1));
     NEB_TRY(neb__gate_channel_send(&e->channel, &r, sizeof r, -1));
     for (uint32_t i = 0; status == NEB_OK && i < e->parts; i++)
         NEB_TRY(neb__gate_channel_send(&e->channel, &e->part[i].p, sizeof e->part[i].p, -1));

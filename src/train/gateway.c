@@ -175,14 +175,30 @@ static neb_status make_window(struct neb_gate *g)
     return NEB_OK;
 }
 
+/* The user may have changed the job or installed another program since this process began. */
+static neb_status check_same(struct neb_gate *g)
+{
+    const struct neb_job *job = g->t->job;
+    struct neb_ranks_sums ranks, own = neb__ranks_sums(job);
+    NEB_TRY(receive(g, &ranks, sizeof ranks));
+    if (ranks.program == own.program && ranks.job == own.job) return NEB_OK;
+    return neb__fail(
+        NEB_ERR_STATE,
+        "the ranks were started with another %s than this process: %s was changed meanwhile; start "
+        "the site again, it goes on from its newest checkpoint",
+        ranks.program != own.program ? "program" : "job",
+        ranks.program != own.program ? "nebula-i" : job->doc.file);
+}
+
 static neb_status read_ready(struct neb_gate *g)
 {
     struct neb_gate_ready r;
+    NEB_TRY(check_same(g));
     NEB_TRY(receive(g, &r, sizeof r));
     r.why[sizeof r.why - 1] = '\0';
     if (r.lost) return lose(g, r.why);
     if (r.status != NEB_OK) return neb__quiet(r.status, "%s", r.why);
-    if (g->window && (r.values != g->ready.values || r.params != g->ready.params)) return malformed();
+    if (g->params && (r.values != g->ready.values || r.params != g->ready.params)) return malformed();
     g->ready = r;
     NEB_TRY(read_params(g));
     if (!g->window) NEB_TRY(make_window(g));
@@ -448,7 +464,13 @@ static neb_status save(struct neb_gate *g, neb_session *s, const struct neb_prog
     struct neb_gate_answer a;
     int fd = -1;
     neb_status status = s ? member_state(g, s, &fd, &o.bytes) : NEB_OK;
-    if (status == NEB_OK) status = call(g, &o, fd, &a);
+    if (status == NEB_OK) {
+        /* Ranks that are lost over the order may have written the checkpoint, and then begin at it. An older one of the same
+         * step keeps its mark until then. */
+        if (!neb__gate_journal_marked(&g->journal, progress->step))
+            neb__gate_journal_mark(&g->journal, progress->step);
+        status = call(g, &o, fd, &a);
+    }
     if (fd >= 0) close(fd);
     if (status == NEB_OK) neb__gate_journal_mark(&g->journal, progress->step);
     return status;

@@ -83,18 +83,24 @@ static uint32_t job_sum(const struct neb_job *job)
     return sum;
 }
 
+struct neb_ranks_sums neb__ranks_sums(const struct neb_job *job)
+{
+    return (struct neb_ranks_sums){program_sum(), job_sum(job)};
+}
+
 neb_status neb__ranks_same(const struct neb_job *job, struct neb_group *ranks)
 {
     const struct neb_layout all = {.world = ranks, .data = ranks};
+    const struct neb_ranks_sums own = neb__ranks_sums(job);
     char names[160];
     bool equal;
-    NEB_TRY(compare(&all, program_sum(), &equal, names, sizeof names));
+    NEB_TRY(compare(&all, own.program, &equal, names, sizeof names));
     if (!equal)
         return neb__fail(NEB_ERR_VERSION,
                          "the ranks run different programs (this one is nebula-i %s): look at %s; every "
                          "machine must have the same build",
                          NEB_VERSION, names);
-    NEB_TRY(compare(&all, job_sum(job), &equal, names, sizeof names));
+    NEB_TRY(compare(&all, own.job, &equal, names, sizeof names));
     if (!equal)
         return neb__fail(NEB_ERR_CONFIG,
                          "the ranks have different jobs: look at %s; %s and the words behind it must be the "

@@ -76,7 +76,10 @@ static neb_status prepare_data(struct neb_trainer *t)
     neb__group_busy(t->ranks, true);
     if (neb__trainer_leads(t)) status = neb__data_prepare(t->job, &t->data);
     status = neb__group_agree(t->ranks, status);
-    if (status == NEB_OK && !neb__trainer_leads(t)) status = neb__data_prepare(t->job, &t->data);
+    if (status == NEB_OK) {
+        if (!neb__trainer_leads(t)) status = neb__data_prepare(t->job, &t->data);
+        status = neb__group_agree(t->ranks, status); /* the next operations are of other groups */
+    }
     neb__group_busy(t->ranks, false);
     return status;
 }

@@ -135,6 +135,10 @@ neb_status neb__ranks_follow(struct neb_trainer *t);
 
 /* Checks that all ranks run the same program with the same job. NEB_ERR_VERSION, NEB_ERR_CONFIG: at every rank */
 neb_status neb__ranks_same(const struct neb_job *job, struct neb_group *ranks);
+struct neb_ranks_sums {
+    uint32_t program, job; /* checksums of what this process runs */
+};
+struct neb_ranks_sums neb__ranks_sums(const struct neb_job *job);
 /* Compares the parameters of ranks that must hold the same: every parallel.check_every steps, or `now`.
  *   NEB_ERR_PEER  they differ; the message names the rank, and the group is broken */
 neb_status neb__ranks_check(struct neb_trainer *t, bool now);
