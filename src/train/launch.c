@@ -7,15 +7,17 @@
  * On one machine the launcher gets a folder of its own for the memory that its ranks share. Open MPI's names for that
  * memory come from process numbers. Two launchers in different PID namespaces (sites in the laboratory, containers)
  * may have the same number, and their ranks would write into each other's memory. Ranks that are killed leave files there;
- * they go with the folder. */
+ * they go with the folder. A gateway locks its folder; the next one removes what a killed one has left. */
 #define _GNU_SOURCE /* nftw */
 #include "train/launch.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "group/group.h"
 
 #include <errno.h>
 #include <ftw.h>
+#include <glob.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -23,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +53,7 @@ struct neb_launch {
     char exe[PATH_MAX], ranks[16];
     int code;      /* with which the last one ended */
     char dir[64];  /* for shared memory; "": none */
+    int lock;      /* of that folder; -1: none */
     char own[OWN]; /* this process's arguments, each ended by 0 */
 };
 
@@ -150,17 +154,6 @@ static neb_status check_allocation(const struct neb_job *job)
 
 /* ---- starting and ending ----------------------------------------------------------------------------------- */
 
-/* In memory if possible. Without one the launcher uses its own. */
-static void make_folder(struct neb_launch *l)
-{
-    static const char *const places[] = {"/dev/shm/nebula-i-XXXXXX", "/tmp/nebula-i-XXXXXX"};
-    for (int i = 0; i < 2; i++) {
-        snprintf(l->dir, sizeof l->dir, "%s", places[i]);
-        if (mkdtemp(l->dir)) return;
-    }
-    *l->dir = '\0';
-}
-
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
 {
     (void)st, (void)type, (void)f;
@@ -168,10 +161,57 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return 0;
 }
 
+static void remove_folder(const char *path)
+{
+    (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Folders of this user whose gateway was killed: nobody holds their lock. */
+static void remove_left(void)
+{
+    glob_t found;
+    struct stat st;
+    int lock;
+    if (glob("/dev/shm/nebula-i-ranks-??????", GLOB_NOSORT, NULL, &found)) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        const char *path = found.gl_pathv[i];
+        if (lstat(path, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid()) continue;
+        if (neb__file_lock(path, NEB_LOCK_FOLDER, &lock) != NEB_OK) continue;
+        remove_folder(path);
+        close(lock);
+    }
+    globfree(&found);
+}
+
+/* Another gateway may take a folder without a lock for one that is left, and remove it. */
+static bool made_and_locked(struct neb_launch *l)
+{
+    if (!mkdtemp(l->dir)) return false;
+    if (neb__file_lock(l->dir, NEB_LOCK_FOLDER, &l->lock) == NEB_OK && !access(l->dir, F_OK)) return true;
+    if (l->lock >= 0) close(l->lock);
+    l->lock = -1;
+    (void)rmdir(l->dir);
+    return false;
+}
+
+/* In memory if possible. Without one the launcher uses its own. */
+static void make_folder(struct neb_launch *l)
+{
+    static const char *const places[] = {"/dev/shm/nebula-i-ranks-XXXXXX", "/dev/shm/nebula-i-ranks-XXXXXX",
+                                         "/tmp/nebula-i-ranks-XXXXXX"};
+    remove_left();
+    for (int i = 0; i < 3; i++) {
+        snprintf(l->dir, sizeof l->dir, "%s", places[i]);
+        if (made_and_locked(l)) return;
+    }
+    *l->dir = '\0';
+}
+
 neb_status neb__launch_open(const struct neb_job *job, struct neb_launch **out)
 {
     struct neb_launch *l = NEB_NEW(struct neb_launch);
     if (!l) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
+    l->lock = -1;
     neb_status status = neb__job_check_parallel(job);
     if (status == NEB_OK) status = check_allocation(job);
     if (status == NEB_OK && !job->parallel.hosts && !in_slurm()) make_folder(l);
@@ -190,7 +230,9 @@ neb_status neb__launch_open(const struct neb_job *job, struct neb_launch **out)
 
 void neb__launch_close(struct neb_launch *l)
 {
-    if (l && *l->dir) (void)nftw(l->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (!l) return;
+    if (*l->dir) remove_folder(l->dir);
+    if (l->lock >= 0) close(l->lock);
     neb__free(l);
 }
 
