@@ -208,6 +208,52 @@ static void what_cannot_be_shared_is_refused(void **state)
     check_log_restore();
 }
 
+/* ---- classes ------------------------------------------------------------------------------------------------- */
+
+struct exchanges {
+    int64_t rows[8];
+    int n;
+};
+
+static neb_status note(void *arg, struct neb_class_sums *sums, int64_t n)
+{
+    struct exchanges *e = arg;
+    (void)sums;
+    assert_true(e->n < 8);
+    e->rows[e->n++] = n;
+    return NEB_OK;
+}
+
+/* One member has a class more than the other, and its chunks of logits hold fewer rows. */
+static void members_exchange_the_same_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 4096, CLASSES = 16384 };
+    static float x[ROWS], w[CLASSES + 1];
+    static int32_t target[ROWS];
+    struct exchanges seen[2] = {0};
+    struct neb_device_config config = {.threads = 1};
+    neb_device *d;
+    assert_ok(neb_device_open("cpu", &config, &d));
+    for (int r = 0; r < 2; r++) {
+        struct neb_ctl ctl = {.loss_scale = 1};
+        struct neb_class_share share = {r * CLASSES, 2 * CLASSES + 1, &seen[r], note};
+        struct neb_linear_xent a = {.x = x,
+                                    .w = w,
+                                    .rows = ROWS,
+                                    .in = 1,
+                                    .classes = CLASSES + r,
+                                    .t = {.target = target, .ce = 1},
+                                    .loss = {.ctl = &ctl, .scale = 1},
+                                    .type = NEB_F32,
+                                    .share = &share};
+        assert_ok(d->ops->linear_xent(d->ctx, &a));
+    }
+    neb_device_close(d);
+    assert_true(seen[0].n > 1);
+    assert_memory_equal(&seen[0], &seen[1], sizeof seen[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +261,7 @@ int main(void)
         cmocka_unit_test(checkpoints_fit_every_layout),
         cmocka_unit_test(a_nan_at_one_rank_skips_the_step_at_all),
         cmocka_unit_test(what_cannot_be_shared_is_refused),
+        cmocka_unit_test(members_exchange_the_same_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

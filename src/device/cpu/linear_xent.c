@@ -85,7 +85,8 @@ neb_status neb__cpu_linear_xent(void *dev, const struct neb_linear_xent *a)
                          a->classes);
     if (a->share && (a->t.kd != 0 || !a->t.target))
         return neb__fail(NEB_ERR_UNSUPPORTED, "cpu: linear_xent: shared classes have targets and no teacher");
-    int64_t most = LOGITS_BYTES / 4 / a->classes;
+    /* processes that share the classes exchange sums chunk by chunk: all of them cut the rows alike */
+    int64_t most = LOGITS_BYTES / 4 / (a->share ? a->share->total : a->classes);
     if (most < 64) most = 64;
     const int64_t chunks = a->rows > most ? (a->rows + most - 1) / most : 1,
                   size = (a->rows + chunks - 1) / chunks;
