@@ -154,16 +154,15 @@ static neb_status obey(struct neb_trainer *t, const struct order *o)
 
 neb_status neb__ranks_follow(struct neb_trainer *t)
 {
-    bool busy = false; /* the first rank may take any time until its next order */
+    bool busy = false; /* the first rank may take any time, also between the orders that belong to its work */
     for (;;) {
         struct order o = {0};
         NEB_TRY(neb__group_broadcast(t->ranks, &o, sizeof o, 0));
         o.use[sizeof o.use - 1] = 0;
-        if (busy) neb__group_busy(t->ranks, false);
-        busy = o.op == ORDER_BUSY;
+        const bool ends = o.op == ORDER_STEP || o.op == ORDER_IDLE || o.op == ORDER_END;
+        if (o.op == ORDER_BUSY ? !busy : busy && ends) neb__group_busy(t->ranks, busy = !busy);
         if (o.op == ORDER_END) return NEB_OK;
         NEB_TRY(obey(t, &o));
-        if (busy) neb__group_busy(t->ranks, true);
     }
 }
 
