@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { PIECE = 16 << 20, SPINS = 2000 };
+enum { PIECE = 16 << 20, GATHER = 512 << 20, SPINS = 2000 };
 
 static neb_status stuck(struct neb_group *g, const char *what)
 {
@@ -52,9 +52,15 @@ neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_gr
     return NEB_OK;
 }
 
+/* The engine's gather is one piece, and counts no more than 8 GiB. */
 neb_status neb__wait_gather(struct neb_group *g, void *bytes, const int64_t *edge)
 {
     void *request;
+    if (edge[g->size] > GATHER) {
+        for (int q = 0; q < g->size; q++)
+            NEB_TRY(neb__wait_broadcast(g, (uint8_t *)bytes + edge[q], (size_t)(edge[q + 1] - edge[q]), q));
+        return NEB_OK;
+    }
     NEB_TRY(g->engine->gather(g->ctx, bytes, edge, &request));
     return neb__wait_request(g, request, "gather the others' values");
 }

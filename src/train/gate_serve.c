@@ -251,7 +251,7 @@ neb_status neb__gate_connect(struct neb_trainer *t)
 neb_status neb__gate_serve(struct neb_trainer *t, neb_status opened)
 {
     struct neb_gate_end *e = t->gate_end;
-    if (e->channel.fd < 0) return opened;
+    if (!e || e->channel.fd < 0) return opened;
     NEB_TRY(say_ready(e, opened));
     return serve(e);
 }
