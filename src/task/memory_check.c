@@ -73,31 +73,37 @@ static void count_text(double n, char out[32])
     snprintf(out, 32, n < 99.5 && u ? "%.1f%s" : "%.0f%s", n, units[u]);
 }
 
+static bool on_one_machine(const struct neb_job *j)
+{
+    return !j->parallel.hosts && !getenv("SLURM_JOB_ID");
+}
+
 /* The ranks that share the model are on several machines, so this one need not hold all of it. */
 static bool over_machines(const struct neb_job *j)
 {
-    return j->parallel.pipeline * j->parallel.tensor > 1 && (j->parallel.hosts || getenv("SLURM_JOB_ID"));
+    return j->parallel.pipeline * j->parallel.tensor > 1 && !on_one_machine(j);
 }
 
-/* Of the whole model, or of this rank's part. */
-static double count_values(const struct neb_job *job, const neb_params *ps, bool trained)
+/* Of this rank's part, which is the whole model where no ranks share it. */
+static double count_values(const neb_params *ps, bool trained)
 {
     double n = 0;
-    for (int i = 0; i < ps->count; i++) {
-        const neb_param *p = ps->list[i];
-        if (p->trainable || !trained) n += (double)(over_machines(job) ? p->values : p->whole_values);
-    }
+    for (int i = 0; i < ps->count; i++)
+        if (ps->list[i]->trainable || !trained) n += (double)ps->list[i]->values;
     return n;
 }
 
-static neb_status compare(const struct neb_job *job, const neb_params *ps, double there, bool on_host)
+/* copies: of the model, in the same memory. */
+static neb_status compare(const struct neb_job *job, const neb_params *ps, double there, double copies,
+                          bool on_host)
 {
     char all[32], fits[32];
     const char *where = on_host ? "this machine" : "the device", *more = "";
-    const struct need bytes = need_of(job, on_host);
+    struct need bytes = need_of(job, on_host);
+    bytes.trained *= copies, bytes.frozen *= copies;
     if (!on_host && strcmp(job->parallel.offload, "optimizer"))
         more = ", keep the optimizer's state in the host's memory (parallel: {offload: optimizer})";
-    double trained = count_values(job, ps, true), values = count_values(job, ps, false);
+    double trained = count_values(ps, true), values = count_values(ps, false);
     double need = bytes.trained * trained + bytes.frozen * (values - trained);
     if (need <= there) return NEB_OK;
     count_text(values, all);
@@ -110,14 +116,15 @@ static neb_status compare(const struct neb_job *job, const neb_params *ps, doubl
         all, need / gib, where, there / gib, fits, job->model.hidden, job->model.layers, more);
 }
 
+/* Other ranks of this machine may have taken their part already. neb__memory_foresee() has counted all of them. */
 neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, neb_device *device,
                              bool on_host)
 {
     struct neb_device_info info;
-    if (on_host) return compare(job, ps, host_available(), true);
+    if (on_host) return compare(job, ps, host_available(), 1, true);
     neb_device_get_info(device, &info);
     if (info.memory_total <= 0) return NEB_OK;
-    return compare(job, ps, (double)(info.memory_total - info.memory_used), false);
+    return compare(job, ps, (double)(info.memory_total - info.memory_used), 1, false);
 }
 
 /* This site trains the job's model: not its generator, and it does not teach. */
@@ -139,7 +146,8 @@ neb_status neb__memory_foresee(const struct neb_job *job)
     models.model.embedding_delta = false; /* its table is the generator's, which is not made here */
     NEB_TRY(neb_params_create(&ps));
     neb_status status = neb__model_create(&models.model, &job->peft, "", NULL, ps, &m);
-    if (status == NEB_OK) status = compare(job, ps, host_available(), true);
+    const double copies = on_one_machine(job) ? (double)job->parallel.data : 1;
+    if (status == NEB_OK) status = compare(job, ps, host_available(), copies, true);
     neb__model_destroy(m);
     neb_params_destroy(ps);
     return status;
