@@ -18,6 +18,13 @@ static neb_status put(struct neb_buf *out, int32_t id)
     return neb__buf_append(out, &id, sizeof id);
 }
 
+/* The piece with this text, or -1. No text contains a control token. */
+static int32_t text_piece(const struct neb_tj_model *m, const char *text, size_t n)
+{
+    int32_t id = neb__vocabulary_id(m->pieces, text, n);
+    return id >= 0 && m->control[id] ? -1 : id;
+}
+
 /* ---- loading -------------------------------------------------------------------------------------------- */
 
 static neb_status own_text(const json_t *j, const char *key, char **out)
@@ -32,7 +39,7 @@ static void find_bytes(struct neb_tj_model *m)
     for (int i = 0; i < 256; i++) {
         char name[8];
         int n = snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
-        m->byte[i] = neb__vocabulary_id(m->pieces, name, (size_t)n);
+        m->byte[i] = neb__vocabulary_id(m->pieces, name, (size_t)n); /* special or not */
     }
 }
 
@@ -68,7 +75,7 @@ static neb_status read_merge(struct neb_tj_model *m, const json_t *j, size_t at,
     if (left < 0 || right < 0 || result < 0)
         return neb__fail(NEB_ERR_CORRUPT, "tokenizer.json: merge %zu uses a piece that the vocabulary lacks",
                          at + 1);
-    neb__merges_put(m->merges, left, right, result, (int32_t)at);
+    if (!m->control[result]) neb__merges_put(m->merges, left, right, result, (int32_t)at);
     return NEB_OK;
 }
 
@@ -192,12 +199,12 @@ static int32_t char_piece(const struct neb_tj_model *m, const char *p, size_t n,
 {
     char text[300];
     size_t before = first ? 0 : strlen(m->prefix), behind = last ? strlen(m->suffix) : 0;
-    if (!before && !behind) return neb__vocabulary_id(m->pieces, p, n);
+    if (!before && !behind) return text_piece(m, p, n);
     if (before + n + behind > sizeof text) return UNKNOWN;
     memcpy(text, m->prefix, before);
     memcpy(text + before, p, n);
     memcpy(text + before + n, m->suffix, behind);
-    return neb__vocabulary_id(m->pieces, text, before + n + behind);
+    return text_piece(m, text, before + n + behind);
 }
 
 static size_t first_tokens(const struct neb_tj_model *m, const char *text, size_t n, int32_t *tokens)
@@ -219,7 +226,7 @@ static size_t first_tokens(const struct neb_tj_model *m, const char *text, size_
 static neb_status cut_bpe(const struct neb_tj_model *m, const char *text, size_t n, struct neb_buf *out)
 {
     int32_t few[FEW], *tokens = few;
-    int32_t whole = m->ignore_merges ? neb__vocabulary_id(m->pieces, text, n) : -1;
+    int32_t whole = m->ignore_merges ? text_piece(m, text, n) : -1;
     if (whole >= 0) return put(out, whole);
     if (n > FEW && !(tokens = NEB_NEW_ARRAY(int32_t, n)))
         return neb__fail(NEB_ERR_NOMEM, "not enough memory to encode a word of %zu bytes", n);
@@ -276,7 +283,7 @@ static void extend(const struct neb_tj_model *m, const char *text, size_t n, siz
     int32_t lo = 0, hi = m->n_sorted;
     size_t one = char_bytes(text + at, n - at);
     bool single = false;
-    for (size_t k = 0; at + k < n && lo < hi; k++) {
+    for (size_t k = 0; at + k < n && text[at + k]; k++) { /* a zero byte would match the end of a piece */
         narrow(m, k, (uint8_t)text[at + k], &lo, &hi);
         if (lo == hi) break;
         int32_t id = m->sorted[lo];
@@ -354,7 +361,7 @@ static neb_status cut_wordpiece(const struct neb_tj_model *m, const char *text, 
         const char *p = (const char *)piece.data + prefix + from - head;
         if (from) memcpy(piece.data + from, m->prefix, prefix); /* over the part that is cut already */
         int32_t id = -1;
-        while (k && (id = neb__vocabulary_id(m->pieces, p, head + k)) < 0) {
+        while (k && (id = text_piece(m, p, head + k)) < 0) {
             do k--; /* back to the start of a character */
             while (k && ((uint8_t)text[from + k] & 0xC0) == 0x80);
         }

@@ -47,7 +47,7 @@ int32_t neb__vocabulary_id(const struct neb_vocabulary *p, const char *text, siz
         int32_t id = p->table[at];
         if (id < 0) return -1;
         const char *known = p->text + p->start[id];
-        if (!strncmp(known, text, n) && !known[n]) return id;
+        if (strlen(known) == n && !memcmp(known, text, n)) return id; /* the text may contain zero bytes */
     }
 }
 
