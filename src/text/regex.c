@@ -30,20 +30,41 @@ static void give(void *p, void *arg)
     neb__free(p);
 }
 
-/* Oniguruma's \w has marks and no other numbers than digits; \h is a hexadecimal digit there. */
+/* PCRE2 takes the name of a script for all characters that this script uses, punctuation among them. */
+static bool is_script(const char *p)
+{
+    static const char *const names[] = {"Han",    "Hiragana", "Katakana",   "Hangul",  "Thai",  "Lao",
+                                        "Arabic", "Hebrew",   "Latin",      "Greek",   "Khmer", "Tibetan",
+                                        "Tamil",  "Cyrillic", "Devanagari", "Bengali", "Common"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(p, names[i], strlen(names[i])) && p[strlen(names[i])] == '}') return true;
+    return false;
+}
+
+/* Oniguruma's \w has marks and no other numbers than digits; \h is a hexadecimal digit there; its \s is Unicode's
+ * White_Space, which U+180E has left. A class inside a class, or two with && between them, has no counterpart. */
 static neb_status rewrite(const char *p, struct neb_buf *out)
 {
     static const char word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
     bool inside = false;
     for (; *p; p++) {
+        if (inside && ((*p == '[' && p[1] != ':') || (*p == '&' && p[1] == '&')))
+            return neb__fail(NEB_ERR_UNSUPPORTED,
+                             "the pattern has a class inside a class, which is not supported");
         if (*p == '\\' && p[1]) {
             char c = *++p;
             if (strchr("hHGKRXyYO", c) || (c == 'W' && inside))
                 return neb__fail(NEB_ERR_UNSUPPORTED, "the pattern has '\\%c', which is not supported", c);
             if (c == 'w' || c == 'W')
                 NEB_TRY(neb__buf_printf(out, inside ? "%s%s" : "[%s%s]", c == 'W' ? "^" : "", word));
+            else if (c == 's' || c == 'S')
+                NEB_TRY(neb__buf_printf(out, "\\%c{White_Space}", c == 's' ? 'p' : 'P'));
             else
                 NEB_TRY(neb__buf_printf(out, "\\%c", c));
+            if ((c == 'p' || c == 'P') && p[1] == '{' && is_script(p + 2)) {
+                NEB_TRY(neb__buf_append(out, "{sc:", 4));
+                p++;
+            }
             continue;
         }
         if (*p == '[') inside = true;
@@ -67,7 +88,9 @@ static neb_status compile(struct neb_regex *r, const char *pattern)
     pcre2_set_match_limit(r->limits, WORK);
     pcre2_set_depth_limit(r->limits, 10000);
     r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, c);
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE /* as Oniguruma's ^ and $ */ |
+                                PCRE2_NEVER_BACKSLASH_C,
+                            &error, &at, c);
     pcre2_compile_context_free(c);
     if (r->code) {
         (void)pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it searching is slower */
@@ -121,6 +144,9 @@ neb_status neb__regex_next(struct neb_regex_search *s, bool *found, size_t *star
     while (s->at < s->n) {
         int k = pcre2_match(s->regex->code, (PCRE2_SPTR)s->text, s->n, s->at,
                             PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, s->match, s->regex->limits);
+        if (k == PCRE2_ERROR_JIT_STACKLIMIT) /* without the JIT the heap is the stack */
+            k = pcre2_match(s->regex->code, (PCRE2_SPTR)s->text, s->n, s->at,
+                            PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT, s->match, s->regex->limits);
         if (k == PCRE2_ERROR_NOMATCH) return NEB_OK;
         if (k == PCRE2_ERROR_NOMEMORY) return neb__fail(NEB_ERR_NOMEM, "out of memory for a search");
         if (k < 0)
