@@ -30,6 +30,16 @@ static uint32_t unit(const struct neb_charsmap *m, size_t at)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+static bool is_utf8(const char *p, size_t n)
+{
+    utf8proc_int32_t c;
+    utf8proc_ssize_t step = 0;
+    for (size_t at = 0; at < n; at += (size_t)step)
+        if ((step = utf8proc_iterate((const utf8proc_uint8_t *)p + at, (utf8proc_ssize_t)(n - at), &c)) <= 0)
+            return false;
+    return true;
+}
+
 static neb_status decode(struct neb_charsmap *m, const char *base64)
 {
     size_t n = strlen(base64), pad = 0;
@@ -49,6 +59,9 @@ static neb_status decode(struct neb_charsmap *m, const char *base64)
     m->text = (const char *)m->bytes + 4 + trie;
     m->text_bytes = all - 4 - trie;
     m->bytes[all] = 0;
+    /* what follows a normaliser relies on it */
+    if (!is_utf8(m->text, m->text_bytes))
+        return neb__fail(NEB_ERR_CORRUPT, "precompiled_charsmap has replacements that are not UTF-8");
     return NEB_OK;
 }
 
@@ -86,7 +99,8 @@ static const char *find(const struct neb_charsmap *m, const char *p, size_t n)
         at ^= (size_t)(u >> 10) << ((u & 512) >> 6);
         if (!(u >> 8 & 1)) continue;
         size_t offset = at < m->units ? unit(m, at) & ~(1u << 31) : m->text_bytes;
-        return offset < m->text_bytes ? m->text + offset : NULL;
+        if (offset >= m->text_bytes || ((uint8_t)m->text[offset] & 0xC0) == 0x80) return NULL;
+        return m->text + offset;
     }
     return NULL;
 }
