@@ -162,6 +162,12 @@ static void files_that_lie(void **state)
         {WITH("\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": "
               "\"\\\\h\"}}"),
          NEB_ERR_UNSUPPORTED},
+        {WITH("\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": "
+              "\"[a-c&&[^b]]\"}}"),
+         NEB_ERR_UNSUPPORTED},
+        /* a replacement that is not UTF-8 */
+        {WITH("\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"BAAAAAAAAAD/AA==\"}"),
+         NEB_ERR_CORRUPT},
         {WITH("\"added_tokens\": [{\"id\": 1, \"content\": \"other\"}]"), NEB_ERR_CORRUPT},
         {WITH("\"added_tokens\": [{\"id\": -1, \"content\": \"x\"}]"), NEB_ERR_CORRUPT},
         {WITH("\"added_tokens\": [{\"id\": 2, \"content\": \"x\", \"lstrip\": true}]"), NEB_ERR_UNSUPPORTED},
@@ -232,6 +238,124 @@ static void each_allocation_fails(void **state)
     }
 }
 
+/* The ids of a text; at most `room`. */
+static size_t ids_of(const char *json, const char *text, size_t n, int32_t *ids, size_t room)
+{
+    static const char config[] = "{\"eos_token\": \"</s>\"}";
+    struct neb_tj_files f = {json, strlen(json), config, sizeof config - 1};
+    struct neb_tok *tok;
+    struct neb_buf got;
+    neb__buf_init(&got, 1 << 24);
+    assert_ok(neb__tok_open_json(&f, &tok));
+    assert_ok(neb__tok_encode(tok, text, n, &got));
+    size_t count = got.len / sizeof *ids;
+    for (size_t i = 0; i < count && i < room; i++) memcpy(&ids[i], got.data + i * sizeof *ids, sizeof *ids);
+    neb__tok_close(tok);
+    neb__buf_free(&got);
+    return count;
+}
+
+#define SPLIT(regex)                                                                                       \
+    "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": "      \
+    "\"" regex "\"}}, \"model\": {\"type\": \"BPE\", \"ignore_merges\": true, \"unk_token\": \"?\", "      \
+               "\"fuse_unk\": true, "                                                                      \
+    "\"vocab\": {\"?\": 0, \"</s>\": 1, \"a\": 2, \"b\": 3, \"\\u180e\": 4, \"\\u6f22\": 5, \"\\u3001\": " \
+    "6, "                                                                                                  \
+    "\"\\n\": 7, \"a\\u180eb\": 8, \"\\u6f22\\u3001\": 9}, \"merges\": []}}"
+
+/* A zero byte in a text ends no piece and matches none. */
+static void zero_bytes_are_text(void **state)
+{
+    (void)state;
+    static const char unigram[] =
+        "{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, \"vocab\": [[\"<unk>\", 0], "
+        "[\"</s>\", 0], [\"a\", -1], [\"b\", -1]]}}";
+    static const char wordpiece[] = "{\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"?\", \"vocab\": "
+                                    "{\"?\": 0, \"</s>\": 1, \"a\": 2}}}";
+    int32_t ids[8];
+    assert_int_equal(ids_of(unigram, "a\0b", 3, ids, 8), 3);
+    assert_int_equal(ids[0], 2);
+    assert_int_equal(ids[1], 0);
+    assert_int_equal(ids[2], 3);
+    for (size_t n = 2; n < 64; n++) {
+        char text[64] = "a";
+        assert_int_equal(ids_of(wordpiece, text, n, ids, 8), 1);
+        assert_int_equal(ids[0], 0);
+    }
+}
+
+/* What Oniguruma and PCRE2 disagree on; the pieces are those of tokenizers 0.23. */
+static void patterns_mean_what_oniguruma_means(void **state)
+{
+    (void)state;
+    int32_t ids[8];
+    assert_int_equal(ids_of(SPLIT("\\\\s+"),
+                            "a\xE1\xA0\x8E"
+                            "b",
+                            5, ids, 8),
+                     1); /* U+180E is no space */
+    assert_int_equal(ids[0], 8);
+    assert_int_equal(ids_of(SPLIT("\\\\p{Han}+"), "\xE6\xBC\xA2\xE3\x80\x81", 6, ids, 8), 2);
+    assert_int_equal(ids[0], 5);
+    assert_int_equal(ids_of(SPLIT("^a"), "a\na", 3, ids, 8), 3); /* ^ begins a line */
+    char *text = malloc(1 << 20);                                /* more than the stack of the JIT holds */
+    assert_non_null(text);
+    for (size_t i = 0; i < 1 << 20; i++) text[i] = i % 2 ? 'b' : 'a';
+    assert_true(ids_of(SPLIT("(?:a|b)*?\\\\n|(?:ab?)+"), text, 4096, ids, 8) > 0);
+    free(text);
+}
+
+/* A special token is not found in a text, whichever way the model looks for pieces. */
+static void no_model_makes_special_tokens(void **state)
+{
+    (void)state;
+    static const char whole[] =
+        "{\"added_tokens\": [{\"id\": 1, \"content\": \"</s>\", \"special\": true}], \"model\": {\"type\": "
+        "\"BPE\", "
+        "\"ignore_merges\": true, \"vocab\": {\"<\": 2, \"/\": 3, \"s\": 4, \">\": 5}, \"merges\": []}}";
+    static const char word[] =
+        "{\"added_tokens\": [{\"id\": 1, \"content\": \"</s>\", \"special\": true}], \"model\": {\"type\": "
+        "\"WordPiece\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0, \"</s>\": 1}}}";
+    static const char bytes[] = "{\"added_tokens\": [{\"id\": 2, \"content\": \"<0x61>\", \"special\": "
+                                "true}], \"model\": {\"type\": \"BPE\", "
+                                "\"byte_fallback\": true, \"unk_token\": \"?\", \"vocab\": {\"?\": 0, "
+                                "\"</s>\": 1, \"<0x61>\": 2}, \"merges\": []}}";
+    int32_t ids[8];
+    assert_int_equal(ids_of(bytes, "a", 1, ids, 8), 1); /* the byte itself, which a file may call special */
+    assert_int_equal(ids[0], 2);
+    assert_int_equal(ids_of(whole, "</s>", 4, ids, 8), 4);
+    assert_int_equal(ids_of(word, "</s>", 4, ids, 8), 1);
+    assert_int_equal(ids[0], 0);
+}
+
+/* As many added tokens as Gemma has, the longest of which counts. */
+static void many_added_tokens(void **state)
+{
+    (void)state;
+    struct neb_buf json;
+    int32_t ids[8];
+    neb__buf_init(&json, 1 << 20);
+    assert_ok(neb__buf_printf(&json, "{\"added_tokens\": ["));
+    for (int i = 0; i < 6000; i++)
+        assert_ok(neb__buf_printf(
+            &json, "%s{\"id\": %d, \"content\": \"<x%d\", \"special\": false, \"normalized\": %s}",
+            i ? ", " : "", 10 + i, i, i % 2 ? "true" : "false"));
+    assert_ok(neb__buf_printf(&json, "], \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"</s>\": 1, "
+                                     "\"<\": 2}, \"merges\": []}}"));
+    assert_ok(neb__buf_append(&json, "", 1));
+    assert_int_equal(ids_of((const char *)json.data, "a<x59a<<x5900", 13, ids, 8), 5);
+    assert_int_equal(ids[1], 10 + 59);
+    assert_int_equal(ids[3], 2);
+    assert_int_equal(ids[4], 10 + 5900);
+    size_t n = 1 << 20;
+    char *text = malloc(n);
+    assert_non_null(text);
+    memset(text, '<', n);
+    assert_int_equal(ids_of((const char *)json.data, text, n, ids, 8), n);
+    free(text);
+    neb__buf_free(&json);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +363,10 @@ int main(void)
         cmocka_unit_test(special_tokens_stay_text),
         cmocka_unit_test(files_that_lie),
         cmocka_unit_test(slow_patterns_are_stopped),
+        cmocka_unit_test(zero_bytes_are_text),
+        cmocka_unit_test(patterns_mean_what_oniguruma_means),
+        cmocka_unit_test(no_model_makes_special_tokens),
+        cmocka_unit_test(many_added_tokens),
         cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

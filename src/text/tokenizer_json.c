@@ -11,11 +11,12 @@
 #include "text/byte_chars.h"
 #include "text/tokenizer_json_parts.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct added {
-    int32_t id;
-    char *text; /* normalised, if it is looked for in normalised text */
+    int32_t id, order; /* order: in the file */
+    char *text;        /* normalised, if it is looked for in normalised text */
     bool normalized;
 };
 
@@ -24,8 +25,8 @@ struct neb_tj {
     uint8_t *control; /* (size) */
     struct neb_tj_steps normalizer, splitter, decoder;
     struct neb_tj_model model;
-    struct added *added; /* those that are looked for */
-    int n_added;
+    struct added *added; /* those that are looked for, sorted: in the raw text first, then by their bytes */
+    int n_added, n_raw;
     int32_t special[NEB_TOK_SPECIALS];
 };
 
@@ -125,6 +126,7 @@ static neb_status keep_added(struct neb_tj *t, const json_t *a)
     struct neb_buf made;
     neb__buf_init(&made, 1 << 20);
     *n = (struct added){.id = (int32_t)json_integer_value(json_object_get(a, "id")),
+                        .order = t->n_added,
                         .normalized = !json_is_false(json_object_get(a, "normalized"))};
     neb_status status = n->normalized ? neb__tj_normalize(&t->normalizer, text, strlen(text), &made)
                                       : neb__buf_append(&made, text, strlen(text));
@@ -134,6 +136,14 @@ static neb_status keep_added(struct neb_tj *t, const json_t *a)
     neb__buf_free(&made);
     if (status == NEB_OK) t->n_added++;
     return status;
+}
+
+static int by_bytes(const void *x, const void *y)
+{
+    const struct added *a = x, *b = y;
+    if (a->normalized != b->normalized) return a->normalized ? 1 : -1;
+    int c = strcmp(a->text, b->text);
+    return c ? c : a->order - b->order;
 }
 
 static neb_status read_added(struct neb_tj *t, const json_t *list)
@@ -148,6 +158,8 @@ static neb_status read_added(struct neb_tj *t, const json_t *list)
         else
             NEB_TRY(keep_added(t, a));
     }
+    qsort(t->added, (size_t)t->n_added, sizeof *t->added, by_bytes);
+    while (t->n_raw < t->n_added && !t->added[t->n_raw].normalized) t->n_raw++;
     return NEB_OK;
 }
 
@@ -267,17 +279,30 @@ int neb__tj_is_control(const struct neb_tj *t, int32_t id)
 
 /* ---- encoding --------------------------------------------------------------------------------------------- */
 
-/* The longest added token that stands at the front of the text, or NULL. */
+/* The first of the sorted tokens [lo, hi) whose byte `at` is c or more. */
+static int first_at(const struct neb_tj *t, int lo, int hi, size_t at, int c)
+{
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if ((uint8_t)t->added[mid].text[at] < c)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* The longest added token that stands at the front of the text, or NULL. A file may have thousands of them: the
+ * range of those that go on like the text is narrowed byte by byte. */
 static const struct added *added_at(const struct neb_tj *t, bool normalized, const char *p, size_t n)
 {
     const struct added *best = NULL;
-    size_t length = 0;
-    for (int i = 0; i < t->n_added; i++) {
-        const struct added *a = &t->added[i];
-        size_t m = strlen(a->text);
-        if (a->normalized != normalized || m <= length || m > n || memcmp(a->text, p, m)) continue;
-        best = a;
-        length = m;
+    int lo = normalized ? t->n_raw : 0, hi = normalized ? t->n_added : t->n_raw;
+    for (size_t k = 0; k < n && p[k] && lo < hi; k++) {
+        int c = (uint8_t)p[k];
+        lo = first_at(t, lo, hi, k, c);
+        hi = first_at(t, lo, hi, k, c + 1);
+        if (lo < hi && !t->added[lo].text[k + 1]) best = &t->added[lo];
     }
     return best;
 }
