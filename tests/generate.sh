@@ -39,3 +39,11 @@ grep -q 'the prompt has' err || fail "the message does not say why: $(cat err)"
 "$nebula" import "$data/hf/bert" encoder > /dev/null 2>&1 || fail "the import of an encoder failed"
 if "$nebula" generate encoder abc 2> err; then fail "an encoder generated"; fi
 grep -q 'does not continue texts' err || fail "the message does not say why: $(cat err)"
+# Qwen's folders have a vocab.json beside the tokenizer.json; read as GPT-2's it would give other ids
+mkdir qwen
+cp "$data/hf/qwen2/config.json" "$data/hf/qwen2/model.safetensors" from/tokenizer.json from/tokenizer_config.json qwen
+echo '{"a": 0}' > qwen/vocab.json
+: > qwen/merges.txt
+"$nebula" import qwen qwen-model > /dev/null || fail "the import of a Qwen failed"
+grep -q 'tokenizer: .*tokenizer.json' qwen-model/model.yaml || fail "not its tokenizer.json: $(grep tokenizer qwen-model/model.yaml)"
+"$nebula" generate qwen-model abc --max-new 8 --temperature 0 > /dev/null || fail "a Qwen does not generate"

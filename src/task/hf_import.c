@@ -266,14 +266,18 @@ static bool numbers_as_xlmr(const char *file, const char *class)
 /* The file of a tokenizer that can be read here; *out is empty if there is no such file. */
 static neb_status find_tokenizer(struct import *m, char *out, size_t size)
 {
-    static const char *const names[] = {"sentencepiece.bpe.model", "vocab.txt",  "spiece.model",
+    static const char *const usual[] = {"sentencepiece.bpe.model", "vocab.txt",  "spiece.model",
                                         "tokenizer.model",         "vocab.json", "tokenizer.json"};
+    /* Llama and Qwen do not cut as GPT-2 does: their vocab.json alone would give other ids. */
+    static const char *const later[] = {"tokenizer.json", "tokenizer.model"};
+    const bool llama = m->config.kind > NEB_HF_GPT2;
+    const char *const *names = llama ? later : usual;
     char second[NEB_MODEL_PATH + 64];
     struct stat st;
     struct tokenizer_config c;
     read_tokenizer_config(m->from, &c);
     if (m->config.kind == NEB_HF_XLMR) NEB_TRY(neb__model_yaml_set_numbering(&m->folder, "xlm-r"));
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < (llama ? 2 : 6); i++) {
         snprintf(out, size, "%s/%s", m->from, names[i]);
         NEB_TRY(neb__tok_second_file(out, second, sizeof second));
         if (stat(out, &st) || (*second && stat(second, &st))) continue;
