@@ -47,3 +47,20 @@ echo '{"a": 0}' > qwen/vocab.json
 "$nebula" import qwen qwen-model > /dev/null || fail "the import of a Qwen failed"
 grep -q 'tokenizer: .*tokenizer.json' qwen-model/model.yaml || fail "not its tokenizer.json: $(grep tokenizer qwen-model/model.yaml)"
 "$nebula" generate qwen-model abc --max-new 8 --temperature 0 > /dev/null || fail "a Qwen does not generate"
+# characters of several tokens appear once, and the space before the first new word stays
+LC_ALL=C awk 'BEGIN { printf "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"merges\": [], \"vocab\": {"
+    for (i = 0; i < 30; i++) printf "%s\"<0x%02X>\": %d", i ? ", " : "", i < 15 ? 195 + i : 113 + i, i
+    print "}}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}]},"
+    print "\"added_tokens\": [{\"id\": 30, \"content\": \"</s>\", \"special\": true}]}" }' > model/tokenizer.json
+awk 'BEGIN { for (i = 0; i < 200; i++) print "\303\200" }' > prompts
+"$nebula" generate model --max-new 4 --temperature 9 --top-p 1 < prompts > bytes || fail "no bytes"
+"$nebula" generate model --max-new 4 --temperature 9 --top-p 1 --scores < prompts |
+    awk 'NF { row = row $1 " "; next } { print row; row = "" }' > ids # an empty line ends a text
+"$nebula" corpus decode --tokenizer model/tokenizer.json < ids > whole || fail "the numbers are not decoded"
+paste ids bytes whole | awk -F'\t' '!/\357\277\275/ && split($1, n, " ") == 4 { if ($2 != $3) exit 1; all++ } END { if (all < 3) exit 2 }' ||
+    fail "a text is not what its tokens are: $(paste bytes whole | awk -F'\t' '$1 != $2' | head -3)"
+sed 's/"\([a-z]*\)": \([0-9]\)/"▁\1": \2/g; s/"merges": \[.*\]}/"merges": []}/; s/{"type": "Fuse"}/{"type": "Metaspace"}/
+s/"decoder"/"pre_tokenizer": {"type": "Metaspace"}, "decoder"/; s/"vocab"/"ignore_merges": true, "vocab"/
+s/"▁id"/"id"/' from/tokenizer.json > model/tokenizer.json
+"$nebula" generate model "a b" --max-new 4 --temperature 0 > words || fail "no words"
+grep -q '^ [a-z]' words || fail "the words do not go on from the prompt: '$(cat words)'"
