@@ -214,6 +214,9 @@ static void numbering_is_the_tokenizers(void **state)
 
 /* ---- folders that lie ------------------------------------------------------------------------------------------- */
 
+#define LLAMA_SIZES                                                                                  \
+    "\"vocab_size\": 31, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 1, " \
+    "\"num_attention_heads\": 2, "
 #define BERT_SIZES                                                                                    \
     "\"vocab_size\": 31, \"hidden_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, " \
     "\"intermediate_size\": 20, \"hidden_act\": \"gelu\", "
@@ -237,6 +240,16 @@ static void wrong_folders_are_answered(void **state)
         {"{\"model_type\": \"bert\", " BERT_SIZES
          "\"max_position_embeddings\": 16, \"position_embedding_type\": \"relative_key\"}",
          "{}", NEB_ERR_UNSUPPORTED, "relative_key"},
+        {"{\"model_type\": \"llama\", " LLAMA_SIZES "\"rope_parameters\": {\"rope_type\": \"default\", "
+         "\"partial_rotary_factor\": 0.5}}",
+         "{}", NEB_ERR_UNSUPPORTED, "'partial_rotary_factor' is not known"},
+        {"{\"model_type\": \"llama\", " LLAMA_SIZES
+         "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}}",
+         "{}", NEB_ERR_UNSUPPORTED, "'yarn'"},
+        {"{\"model_type\": \"llama\", " LLAMA_SIZES
+         "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4, "
+         "\"original_max_position_embeddings\": 0}}",
+         "{}", NEB_ERR_UNSUPPORTED, "original_max_position_embeddings"},
         {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}", "{}", NEB_ERR_CORRUPT,
          "weight_map"},
         {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",

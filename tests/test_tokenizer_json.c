@@ -258,7 +258,7 @@ static size_t ids_of(const char *json, const char *text, size_t n, int32_t *ids,
 #define SPLIT(regex)                                                                                       \
     "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": "      \
     "\"" regex "\"}}, \"model\": {\"type\": \"BPE\", \"ignore_merges\": true, \"unk_token\": \"?\", "      \
-               "\"fuse_unk\": true, "                                                                      \
+    "\"fuse_unk\": true, "                                                                                 \
     "\"vocab\": {\"?\": 0, \"</s>\": 1, \"a\": 2, \"b\": 3, \"\\u180e\": 4, \"\\u6f22\": 5, \"\\u3001\": " \
     "6, "                                                                                                  \
     "\"\\n\": 7, \"a\\u180eb\": 8, \"\\u6f22\\u3001\": 9}, \"merges\": []}}"

@@ -145,7 +145,34 @@ static neb_status read_scaling(const json_t *r, struct neb_model_config *m)
     if (!llama3) return NEB_OK;
     NEB_TRY(get_real(r, "low_freq_factor", 1, &m->rope_low));
     NEB_TRY(get_real(r, "high_freq_factor", 4, &m->rope_high));
-    return get_whole(r, "original_max_position_embeddings", 8192, &m->rope_original);
+    NEB_TRY(get_whole(r, "original_max_position_embeddings", 8192, &m->rope_original));
+    return m->rope_original ? NEB_OK : refuse("original_max_position_embeddings", "is not possible");
+}
+
+/* Newer files have partial_rotary_factor here too. */
+static neb_status check_rope(const json_t *r, const char *where)
+{
+    static const char *const fine[] = {"rope_theta",
+                                       "rope_type",
+                                       "type",
+                                       "factor",
+                                       "low_freq_factor",
+                                       "high_freq_factor",
+                                       "original_max_position_embeddings"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)r, key, value)
+    {
+        size_t i = 0;
+        while (i < sizeof fine / sizeof *fine && strcmp(key, fine[i])) i++;
+        bool one = !strcmp(key, "partial_rotary_factor") && json_number_value(value) == 1;
+        if (i == sizeof fine / sizeof *fine && !one && !json_is_null(value) && !json_is_false(value))
+            return neb__fail(NEB_ERR_UNSUPPORTED,
+                             "config.json, '%s': '%.60s' is not known here and may change "
+                             "what is computed",
+                             where, key);
+    }
+    return NEB_OK;
 }
 
 static neb_status read_rope(const json_t *j, struct neb_model_config *m)
@@ -153,8 +180,10 @@ static neb_status read_rope(const json_t *j, struct neb_model_config *m)
     const json_t *now = json_object_get(j, "rope_parameters"), *old = json_object_get(j, "rope_scaling");
     NEB_TRY(get_real(j, "rope_theta", 10000, &m->rope_base));
     if (json_is_object(now)) NEB_TRY(get_real(now, "rope_theta", m->rope_base, &m->rope_base));
-    if (json_is_object(now)) return read_scaling(now, m);
-    return json_is_object(old) ? read_scaling(old, m) : NEB_OK;
+    const json_t *r = json_is_object(now) ? now : old;
+    if (!json_is_object(r)) return NEB_OK;
+    NEB_TRY(read_scaling(r, m)); /* first: it names a type that is not supported */
+    return check_rope(r, r == now ? "rope_parameters" : "rope_scaling");
 }
 
 /* A model that looks back through a window computes the same as ours on texts that fit into the window. */
