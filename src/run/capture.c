@@ -70,10 +70,10 @@ void neb__session_want_capture(neb_session *s, const struct neb_action *a)
     next_capture(s);
 }
 
-/* The length of an own update, as the other sites measure it. Only a robust rule compares the updates of a record. */
+/* The length of an own update, as the other sites measure it: all judge it by the bound of the run, which an order may
+ * lower while it is on its way, and by a robust rule. Who judges otherwise refuses the record. */
 static double own_length(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash)
 {
-    if (!neb__session_robust(s)) return 0;
     double norm = neb__session_norm(s, h, s->updates.made.data + NEB_UPDATE_HEADER_SIZE);
     neb__updates_set_norm(&s->updates, hash, norm);
     return norm;
