@@ -306,6 +306,25 @@ static void only_changes_are_told(void **state)
     json_decref(a), json_decref(b), json_decref(d), json_decref(want);
 }
 
+/* ---- who may look -------------------------------------------------------------------------------------- */
+
+static void only_an_address_of_this_machine_is_local(void **state)
+{
+    (void)state;
+    static const char *const here[] = {"127.0.0.1", "127.1.2.3", "::1", "localhost", "LocalHost"},
+                             *const elsewhere[] = {"127.example.org",
+                                                   "127.0.0.1.example.org",
+                                                   "127.",
+                                                   "127.1",
+                                                   "128.0.0.1",
+                                                   "0.0.0.0",
+                                                   "",
+                                                   "::"};
+    for (size_t i = 0; i < sizeof here / sizeof *here; i++) assert_true(neb__serve_is_local(here[i]));
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        assert_false(neb__serve_is_local(elsewhere[i]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -316,6 +335,7 @@ int main(void)
         cmocka_unit_test(many_values_are_few_points),
         cmocka_unit_test(an_alert_is_told_once_and_when_it_ends),
         cmocka_unit_test(only_changes_are_told),
+        cmocka_unit_test(only_an_address_of_this_machine_is_local),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -19,6 +19,7 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -26,9 +27,12 @@
 
 enum { IDLE_S = 15, POOL = 16 << 10 };
 
+/* A whole address is needed: 127.example.org is a name, and its owner says where it leads. */
 bool neb__serve_is_local(const char *host)
 {
-    return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
+    struct in_addr a;
+    if (inet_pton(AF_INET, host, &a) == 1) return ntohl(a.s_addr) >> 24 == 127;
+    return !strcmp(host, "::1") || !strcasecmp(host, "localhost");
 }
 
 /* ---- connections --------------------------------------------------------------------------------------- */

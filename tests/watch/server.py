@@ -148,7 +148,8 @@ def alerts_and_text():
 
 
 def the_door(port):
-    if ask(port, "/api/v1/status", {"Host": "evil.example"})[0] != 403: fail("a page from elsewhere may look")
+    for host in ("evil.example", "127.evil.example", "127.0.0.1.evil.example:80", "[::1", ""):
+        if ask(port, "/api/v1/status", {"Host": host})[0] != 403: fail(f"a page from elsewhere may look as '{host}'")
     if ask(port, "/", method="POST", body="x=1")[0] != 405: fail("POST was accepted")
     if ask(port, "/../../etc/passwd")[0] != 404: fail("a file of the system")
     head = ask(port, "/")[2]
