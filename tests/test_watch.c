@@ -291,6 +291,32 @@ static void an_alert_is_told_once_and_when_it_ends(void **state)
     neb__free(f);
 }
 
+/* A note is longer than an alert's text and is cut. What is left must be JSON, or nobody would be told. */
+static void an_alert_is_utf8_wherever_it_is_cut(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    struct neb_view *v = look(f);
+    for (int shift = 0; shift < 3; shift++) {
+        struct neb_alerts *a = NEB_NEW(struct neb_alerts);
+        struct told t = {0};
+        char *note_text = v->site[0].st.note;
+        assert_non_null(a);
+        memset(note_text, 0, sizeof v->site[0].st.note);
+        memset(note_text, 'x', (size_t)shift);
+        for (int i = 0; i < 80; i++) strcat(note_text, "…");
+        v->site[0].health = NEB_HEALTH_HALTED;
+        neb__alerts_check(a, v, note, &t);
+        assert_string_equal(t.kind, "site-halted");
+        json_t *text = json_string(a->list[0].text);
+        assert_non_null(text);
+        json_decref(text);
+        neb__free(a);
+    }
+    neb__view_free(v);
+    neb__free(f);
+}
+
 /* ---- changes ------------------------------------------------------------------------------------------- */
 
 static void only_changes_are_told(void **state)
@@ -334,6 +360,7 @@ int main(void)
         cmocka_unit_test(prometheus_gets_every_site),
         cmocka_unit_test(many_values_are_few_points),
         cmocka_unit_test(an_alert_is_told_once_and_when_it_ends),
+        cmocka_unit_test(an_alert_is_utf8_wherever_it_is_cut),
         cmocka_unit_test(only_changes_are_told),
         cmocka_unit_test(only_an_address_of_this_machine_is_local),
     };

@@ -3,6 +3,7 @@
  * Every check names what is wrong now. An alert begins when the same thing has been wrong for its time of
  * grace, so a line that blinks wakes nobody. It ends when a check does not name it any more. */
 #include "watch/alerts.h"
+#include "base/printable.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -35,6 +36,7 @@ static void wrong(struct neb_alerts *a, double now, const char *kind, const char
     va_start(ap, fmt);
     vsnprintf(x->text, sizeof x->text, fmt, ap);
     va_end(ap);
+    neb__text_clean(x->text); /* it may be cut within a character, and JSON is UTF-8 */
 }
 
 static double grace_of(const char *kind)
