@@ -1,10 +1,12 @@
 /* watch_alert.c: see watch_alert.h. A command is a process, an address is served by a thread of its own, a few at one time: an
- * address that does not answer must not keep the page waiting. */
+ * address that does not answer must not keep the page waiting, nor the alerts after it for ever. */
 #include "cli/watch_alert.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/printable.h"
 
 #include <jansson.h>
+#include <netdb.h>
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -13,8 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
 
-enum { AT_ONE_TIME = 8 };
+enum { AT_ONE_TIME = 8, PATIENCE_S = 10 };
 
 extern char **environ;
 
@@ -40,55 +45,88 @@ struct delivery {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int under_way;
 
-/* http[s]://HOST[:PORT][/PATH]. False: it is not. */
-static bool split_url(const char *url, bool *tls, char host[256], char at[280], const char **path)
+/* http[s]://HOST[:PORT][/PATH], HOST may be [ADDRESS]. False: it is not. `at` is HOST[:PORT] as it stands. */
+static bool split_url(const char *url, bool *tls, char at[256], char host[256], char port[8],
+                      const char **path)
 {
     *tls = !strncmp(url, "https://", 8);
     url += *tls ? 8 : 7;
     size_t n = strcspn(url, "/?#");
     if (!n || n >= 250 || memchr(url, '@', n)) return false;
     *path = url[n] == '/' ? url + n : "/";
-    snprintf(host, 256, "%.*s", (int)n, url);
-    bool port = strrchr(host, ':') && !strchr(host, ']');
-    snprintf(at, 280, "%s%s", host, port ? "" : *tls ? ":443" : ":80");
-    if (port) *strrchr(host, ':') = 0;
-    return true;
+    snprintf(at, 256, "%.*s", (int)n, url);
+    const char *end = *at == '[' ? strchr(at, ']') : at + strcspn(at, ":");
+    if (!end || strlen(*end == ']' ? end + 1 : end) > 6) return false;
+    snprintf(host, 256, "%.*s", (int)(end - at - (*at == '[')), at + (*at == '['));
+    if (*end == ']') end++;
+    snprintf(port, 8, "%s", *end == ':' ? end + 1 : *tls ? "443" : "80");
+    return *host && (!*end || *end == ':');
 }
 
-static BIO *dial(bool tls, const char *host, const char *at, SSL_CTX **ctx)
+/* Whatever the other end does, no call on the socket takes longer than PATIENCE_S. */
+static int connect_to(const char *host, const char *port)
 {
-    BIO *b;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    struct addrinfo *list;
+    int fd = -1;
+    if (getaddrinfo(host, port, &hints, &list)) return -1;
+    for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd < 0) continue;
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience); /* of connect(), too */
+        if (!connect(fd, a->ai_addr, a->ai_addrlen)) break;
+        close(fd);
+        fd = -1;
+    }
+    freeaddrinfo(list);
+    return fd;
+}
+
+/* Takes fd over. NULL: it is not who it should be, or does not answer. */
+static BIO *dial(bool tls, const char *host, int fd, SSL_CTX **ctx)
+{
     SSL *ssl = NULL;
-    if (!tls) return BIO_new_connect(at);
+    BIO *socket = BIO_new_socket(fd, BIO_CLOSE), *b = NULL;
+    if (!socket) close(fd);
+    if (!socket || !tls) return socket;
     *ctx = SSL_CTX_new(TLS_client_method());
-    if (!*ctx || !SSL_CTX_set_default_verify_paths(*ctx)) return NULL;
-    SSL_CTX_set_verify(*ctx, SSL_VERIFY_PEER, NULL);
-    b = BIO_new_ssl_connect(*ctx);
+    if (*ctx && SSL_CTX_set_default_verify_paths(*ctx)) {
+        SSL_CTX_set_verify(*ctx, SSL_VERIFY_PEER, NULL);
+        b = BIO_new_ssl(*ctx, 1);
+    }
     if (b) BIO_get_ssl(b, &ssl);
-    if (ssl && SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host)) BIO_set_conn_hostname(b, at);
-    return b;
+    bool named = ssl && SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
+    socket = b ? BIO_push(b, socket) : socket;
+    if (named && BIO_do_handshake(socket) > 0) return socket;
+    BIO_free_all(socket);
+    return NULL;
 }
 
 static bool post(const struct delivery *d, char *why, size_t size)
 {
-    char host[256], at[280], head[1400], answer[64] = "";
+    char at[256], host[256], port[8], head[1400], answer[64] = "";
     const char *path;
     bool tls, ok = false;
     SSL_CTX *ctx = NULL;
     snprintf(why, size, "it is not an address");
-    if (!split_url(d->url, &tls, host, at, &path)) return false;
-    BIO *b = dial(tls, host, at, &ctx);
+    if (!split_url(d->url, &tls, at, host, port, &path) || strlen(path) > 900) return false;
+    int fd = connect_to(host, port);
+    BIO *b = fd >= 0 ? dial(tls, host, fd, &ctx) : NULL;
     int n = snprintf(head, sizeof head,
-                     "POST %.900s HTTP/1.1\r\nHost: %s\r\nUser-Agent: nebula-i/%s\r\nContent-Type: "
+                     "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: nebula-i/%s\r\nContent-Type: "
                      "application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-                     path, host, NEB_VERSION, strlen(d->body));
+                     path, at, NEB_VERSION, strlen(d->body));
     snprintf(why, size, "no connection");
-    if (b && BIO_do_connect(b) > 0) {
+    if (b) {
         snprintf(why, size, "it does not answer");
         if (BIO_write(b, head, n) == n && BIO_write(b, d->body, (int)strlen(d->body)) > 0)
             n = BIO_read(b, answer, sizeof answer - 1);
         ok = !strncmp(answer, "HTTP/1.", 7) && answer[8] == ' ' && answer[9] == '2';
-        if (!ok && *answer) snprintf(why, size, "it answers '%.*s'", (int)strcspn(answer, "\r\n"), answer);
+        answer[strcspn(answer, "\r\n")] = 0;
+        neb__text_clean(answer);
+        if (!ok && *answer) snprintf(why, size, "it answers '%s'", answer);
     }
     BIO_free_all(b);
     SSL_CTX_free(ctx);
