@@ -1,5 +1,6 @@
 /* test_store.c: safetensors, checkpoints that survive torn files and full disks, metrics and event files. */
 #include "check.h"
+#include "base/clock.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -528,6 +529,24 @@ static void a_full_disk_costs_metrics_and_one_warning(void **state)
     assert_true(records > 1000 && records < 30000);
 }
 
+/* Somebody has the database open for writing. The training waits once, not at every value. */
+static void a_locked_database_does_not_hold_training_up(void **state)
+{
+    (void)state;
+    struct neb_metrics *m, *editor;
+    assert_ok(neb__metrics_open(in("locked"), -1, &m));
+    assert_ok(neb__metrics_open(in("locked"), -1, &editor));
+    assert_ok(neb__metrics_put(editor, 1, "loss", 1)); /* in a transaction that stays open */
+    int64_t since = neb__now_ns();
+    for (int64_t i = 2; i < 12; i++) assert_int_not_equal(neb__metrics_put(m, i, "loss", 2), NEB_OK);
+    assert_int_not_equal(neb__metrics_event(m, 1, "start", "x"), NEB_OK);
+    assert_true(neb__seconds_since(since) < 8); /* ten times the patience would be 20 */
+    assert_ok(neb__metrics_close(editor));
+    assert_ok(neb__metrics_put(m, 20, "loss", 2));
+    assert_ok(neb__metrics_flush(m));
+    assert_ok(neb__metrics_close(m));
+}
+
 static void a_run_without_metrics(void **state)
 {
     (void)state;
@@ -562,6 +581,7 @@ int main(void)
         cmocka_unit_test(background_writer_keeps_up),
         cmocka_unit_test(metrics_are_stored_and_read),
         cmocka_unit_test(a_full_disk_costs_metrics_and_one_warning),
+        cmocka_unit_test(a_locked_database_does_not_hold_training_up),
         cmocka_unit_test(a_run_without_metrics),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

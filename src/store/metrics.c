@@ -3,7 +3,8 @@
  * Values are inserted inside one open transaction that is committed every 256 values or on flush: a
  * commit for each value would cost an fsync each. The journal is a write-ahead log with
  * `synchronous=normal`: a crash loses at most the last transaction and never the database, and the
- * dashboard can read while the run writes. */
+ * dashboard can read while the run writes. Readers block nobody. A process that writes here as well, such as an
+ * editor of databases, costs the values of that time. */
 #include "store/metrics.h"
 #include "store/tensorboard.h"
 #include "base/file.h"
@@ -22,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { COMMIT_EVERY = 256 };
+enum { COMMIT_EVERY = 256, PATIENCE_MS = 2000 };
 
 struct neb_metrics {
     sqlite3 *db;
@@ -31,10 +32,11 @@ struct neb_metrics {
     int64_t run;
     int open_values;
     bool warned, warned_events;
+    bool locked; /* by another process, at the last attempt */
 };
 
 static const char schema[] =
-    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=2000;"
+    "PRAGMA busy_timeout=2000; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
     "CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY, started REAL, resumed_at INTEGER);"
     "CREATE TABLE IF NOT EXISTS metric (id INTEGER PRIMARY KEY, name TEXT UNIQUE);"
     "CREATE TABLE IF NOT EXISTS value (metric INTEGER, step INTEGER, run INTEGER, time REAL, value REAL,"
@@ -57,10 +59,18 @@ static neb_status status_of(int code)
     }
 }
 
+/* The training itself writes. It waits once for a process that has locked the database, not at every value. */
+static void note_lock(struct neb_metrics *m, bool locked)
+{
+    if (locked != m->locked) sqlite3_busy_timeout(m->db, locked ? 0 : PATIENCE_MS);
+    m->locked = locked;
+}
+
 static neb_status failed(struct neb_metrics *m)
 {
     int code = m->db ? sqlite3_errcode(m->db) : SQLITE_NOMEM;
     const char *why = m->db ? sqlite3_errmsg(m->db) : "no memory";
+    if ((code & 0xff) == SQLITE_BUSY) note_lock(m, true);
     if (!m->warned) neb__warn("metrics are not stored: %s; training goes on", why);
     m->warned = true;
     return neb__quiet(status_of(code), "metrics database: %s", why);
@@ -153,7 +163,9 @@ static neb_status step_once(struct neb_metrics *m, sqlite3_stmt *q)
 {
     int r = sqlite3_step(q);
     sqlite3_reset(q);
-    return r == SQLITE_DONE ? NEB_OK : failed(m);
+    if (r != SQLITE_DONE) return failed(m);
+    note_lock(m, false);
+    return NEB_OK;
 }
 
 static neb_status insert(struct neb_metrics *m, int64_t step, const char *name, double time, double value)
