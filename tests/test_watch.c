@@ -231,6 +231,57 @@ static void many_values_are_few_points(void **state)
     neb__free(f);
 }
 
+static size_t points_of_a(struct neb_history *h, const struct neb_view *v)
+{
+    assert_int_equal(neb__history_update(h, v), NEB_OK);
+    json_t *all = ask(h, &(struct neb_history_query){.name = "valid/loss"});
+    json_t *loss = json_object_get(json_object_get(json_object_get(all, "sites"), "a"), "valid/loss");
+    size_t n = json_array_size(json_object_get(loss, "t"));
+    json_decref(all);
+    return n;
+}
+
+static void put_steps(const char *folder, int64_t first, int64_t last)
+{
+    struct neb_metrics *m;
+    assert_int_equal(neb__metrics_open(folder, -1, &m), NEB_OK);
+    for (int64_t i = first; i <= last; i++) assert_int_equal(neb__metrics_put(m, i, "valid/loss", 2), NEB_OK);
+    assert_int_equal(neb__metrics_close(m), NEB_OK);
+}
+
+/* Step 0 counts once. A database that is replaced is read: a newer copy, or a new run in the same folder. */
+static void the_past_follows_its_file(void **state)
+{
+    (void)state;
+    char command[400], other[80];
+    struct neb_status_file *f = two_sites();
+    struct neb_history *h;
+    struct neb_view *v = look(f), *nobody;
+    assert_int_equal(neb__view_create(&nobody), NEB_OK);
+    assert_int_equal(neb__history_create(&h), NEB_OK);
+    assert_int_equal(neb__history_update(h, nobody), NEB_OK);
+    snprintf(command, sizeof command, "rm -f %s/metrics.sqlite*", dir);
+    assert_int_equal(system(command), 0);
+    put_steps(dir, 0, 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(points_of_a(h, v), 1);
+    snprintf(other, sizeof other, "%s-copy", dir);
+    snprintf(command, sizeof command, "mkdir %s && cp %s/metrics.sqlite %s", other, dir, other);
+    assert_int_equal(system(command), 0);
+    put_steps(other, 1, 4);
+    snprintf(command, sizeof command, "mv %s/metrics.sqlite %s/metrics.sqlite && rm -r %s", other, dir,
+             other);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(points_of_a(h, v), 5);
+    snprintf(command, sizeof command, "rm %s/metrics.sqlite", dir);
+    assert_int_equal(system(command), 0);
+    put_steps(dir, 0, 1);
+    assert_int_equal(points_of_a(h, v), 2);
+    neb__history_free(h);
+    neb__view_free(nobody);
+    neb__view_free(v);
+    neb__free(f);
+}
+
 /* ---- alerts -------------------------------------------------------------------------------------------- */
 
 struct told {
@@ -359,6 +410,7 @@ int main(void)
         cmocka_unit_test(sums_and_forecast),
         cmocka_unit_test(prometheus_gets_every_site),
         cmocka_unit_test(many_values_are_few_points),
+        cmocka_unit_test(the_past_follows_its_file),
         cmocka_unit_test(an_alert_is_told_once_and_when_it_ends),
         cmocka_unit_test(an_alert_is_utf8_wherever_it_is_cut),
         cmocka_unit_test(only_changes_are_told),

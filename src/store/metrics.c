@@ -338,6 +338,16 @@ int64_t neb__metrics_starts(struct neb_metrics *m)
     return n;
 }
 
+double neb__metrics_began(struct neb_metrics *m)
+{
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, "SELECT started FROM run ORDER BY id LIMIT 1", -1, &q, NULL) != SQLITE_OK)
+        return 0;
+    double t = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_double(q, 0) : 0;
+    sqlite3_finalize(q);
+    return t;
+}
+
 static const char *text_of(sqlite3_stmt *q, int column)
 {
     const char *t = (const char *)sqlite3_column_text(q, column);

@@ -59,6 +59,8 @@ neb_status neb__metrics_events_after(struct neb_metrics *m, int64_t after,
                                                const char *kind, const char *text),
                                      void *arg);
 int64_t neb__metrics_starts(struct neb_metrics *m); /* how often the run was started; 0: not known */
+/* When its first process began, in unix seconds: two runs differ in it, two copies of one run do not. 0: none */
+double neb__metrics_began(struct neb_metrics *m);
 /* Copies the newest note with this key to out, cut to size. NEB_ERR_NOTFOUND (quiet) */
 neb_status neb__metrics_get_note(struct neb_metrics *m, const char *key, char *out, size_t size);
 

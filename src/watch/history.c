@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct point {
     double t, v, low, high;
@@ -24,7 +25,7 @@ struct point {
 struct series {
     struct point *list;
     int n, cap, per; /* per: measurements a point */
-    int64_t last;    /* step up to which the database was read */
+    int64_t next;    /* step from which the database is still to be read */
 };
 
 static const struct {
@@ -40,6 +41,9 @@ enum { VALUES = sizeof values / sizeof *values };
 struct past {
     char name[64], folder[PATH_MAX];
     struct neb_metrics *db;
+    dev_t device; /* with file: which one db is */
+    ino_t file;
+    double began; /* the run of that file */
     int64_t starts, event;
     double heard; /* unix seconds: when the status was last sampled */
     struct series value[VALUES];
@@ -132,7 +136,7 @@ static neb_status grow(struct series *s, int most)
 static neb_status add(struct series *s, int most, bool counts, int64_t step, double t, double v)
 {
     const struct point p = {t, v, v, v, step, 1};
-    s->last = step;
+    s->next = step < INT64_MAX ? step + 1 : step; /* a peer may say anything */
     if (!isfinite(v) || !isfinite(t)) return NEB_OK;
     if (s->n && s->list[s->n - 1].n < s->per) {
         join(&s->list[s->n - 1], &p, counts);
@@ -175,16 +179,37 @@ static int take_event(void *arg, int64_t id, int64_t step, double time, const ch
     return 1;
 }
 
+/* The file may be replaced: by a newer copy of a site elsewhere, or by a new run in the same folder. */
+static bool open_database(struct past *p)
+{
+    char path[PATH_MAX + 16];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/metrics.sqlite", p->folder);
+    bool there = !stat(path, &st);
+    if (p->db && (!there || st.st_dev != p->device || st.st_ino != p->file)) {
+        neb__metrics_close(p->db);
+        p->db = NULL;
+    }
+    if (p->db) return true;
+    if (!there || neb__metrics_read(p->folder, &p->db) != NEB_OK) return false;
+    p->device = st.st_dev;
+    p->file = st.st_ino;
+    double began = neb__metrics_began(p->db);
+    if (began < p->began || began > p->began) forget(p), p->starts = p->event = 0;
+    p->began = began;
+    return true;
+}
+
 /* A run that was started again may have replaced values: all are read again. */
 static void read_database(struct neb_history *h, struct past *p)
 {
-    if (!p->db && neb__metrics_read(p->folder, &p->db) != NEB_OK) return;
+    if (!open_database(p)) return;
     int64_t starts = neb__metrics_starts(p->db);
     if (starts != p->starts) forget(p);
     p->starts = starts;
     for (int i = 0; i < VALUES; i++) {
         struct reading r = {h, p, i};
-        int64_t after = p->value[i].last ? p->value[i].last : -1;
+        int64_t after = p->value[i].next - 1;
         (void)neb__metrics_range(p->db, values[i].name, after, INT64_MAX, INT64_MAX, take, &r);
     }
     struct reading r = {h, p, 0};
@@ -243,6 +268,10 @@ neb_status neb__history_update(struct neb_history *h, const struct neb_view *v)
 {
     pthread_mutex_lock(&h->lock);
     h->status = NEB_OK;
+    if (!v->n) { /* nobody has written yet: how many points a value may have is not known */
+        pthread_mutex_unlock(&h->lock);
+        return NEB_OK;
+    }
     if (!h->cap) h->cap = v->n > 8 ? 2 * (NEB_HISTORY_POINTS * 4 / v->n) : NEB_HISTORY_POINTS;
     if (h->cap < 256) h->cap = 256;
     for (int i = 0; i < v->n; i++) {
