@@ -1,5 +1,6 @@
 /* web_certificate.c: see web_certificate.h. The certificate is self-signed and valid for ten years: a browser that was
- * told to trust it keeps doing so over restarts. */
+ * told to trust it keeps doing so over restarts. It is not an authority: whoever gets its key can pose as this page, and as
+ * nothing else, to a browser that trusts it. */
 #include "seal/web_certificate.h"
 #include "base/file.h"
 #include "seal/site.h"
@@ -44,7 +45,8 @@ static X509 *make_certificate(EVP_PKEY *key, const char *name)
     ok = who &&
          X509_NAME_add_entry_by_txt(who, "CN", MBSTRING_UTF8, (const unsigned char *)name, -1, -1, 0) &&
          X509_set_issuer_name(x, who);
-    ok = ok && add_extension(x, NID_basic_constraints, "critical,CA:TRUE") &&
+    ok = ok && add_extension(x, NID_basic_constraints, "critical,CA:FALSE") &&
+         add_extension(x, NID_key_usage, "critical,digitalSignature") &&
          add_extension(x, NID_ext_key_usage, "serverAuth") && add_extension(x, NID_subject_alt_name, names) &&
          X509_sign(x, key, EVP_sha256());
     BN_free(n);
