@@ -8,7 +8,8 @@
  * large run costs at most a twentieth of a core; a small one is looked at twice a second.
  *
  * Connections are bounded in number and in time. libmicrohttpd drops one that is idle. One that sends a byte
- * now and then is never idle, so each must have asked its question within NEB_SERVE_REQUEST_S. */
+ * now and then is never idle, so each must have asked its question within NEB_SERVE_REQUEST_S. One
+ * address has at most half of the places, so it cannot shut the others out. */
 #include "base/clamp.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -138,13 +139,14 @@ static neb_status start_daemon(struct neb_serve *s)
         {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"},
         {MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
+    unsigned most = connections_allowed();
     int fd = -1;
     if (!c->certificate) tls[0].option = MHD_OPTION_END;
     if (c->certificate) flags |= MHD_USE_TLS;
     NEB_TRY(open_socket(c, &fd, &s->port));
     s->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, neb__serve_answer, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        connections_allowed(), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
+        most, MHD_OPTION_PER_IP_CONNECTION_LIMIT, most / 2, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL, MHD_OPTION_NOTIFY_CONNECTION, note_connection, s,
         MHD_OPTION_NOTIFY_COMPLETED, note_answered, s, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
     if (s->daemon) return NEB_OK;
