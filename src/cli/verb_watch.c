@@ -27,7 +27,8 @@ static const struct neb_opt table[] = {
             "a site's folder: TLS, with a key and certificate that are kept there"),
     NEB_OPT(struct neb_watch_options, text, NEB_OPT_BOOL, "no", NULL, "in this terminal instead; q ends it"),
     NEB_OPT(struct neb_watch_options, alert, NEB_OPT_TEXT, "", NULL,
-            "a command, or an address that begins with http:// or https://, which is told of alerts"),
+            "a command, or an address that begins with http:// or https://, which is told of alerts; also "
+            "NEBULA_WATCH_ALERT"),
     NEB_OPT(struct neb_watch_options, stalled, NEB_OPT_TIME, "10m", NULL,
             "without a commit is an alert; 0: it is not", NEB_OPT_RANGE(0, 1e7)),
     NEB_OPT(struct neb_watch_options, disk, NEB_OPT_BYTES, "1GiB", NULL, "less room at a site is an alert",

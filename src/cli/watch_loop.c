@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <time.h>
 
 static volatile sig_atomic_t ended;
@@ -48,12 +49,13 @@ neb_status neb__watch_serve(struct neb_serve *s, const struct neb_watch_options 
 {
     struct neb_alerts *alerts = NEB_NEW(struct neb_alerts);
     if (!alerts) return neb__fail(NEB_ERR_NOMEM, "out of memory for the alerts");
+    const char *to = o->alert && *o->alert ? o->alert : getenv("NEBULA_WATCH_ALERT");
     alerts->rules = (struct neb_alert_rules){.stalled = o->stalled, .disk = (double)o->disk};
     neb__watch_catch_signals();
     while (!ended) {
         double wait = neb__serve_tick(s);
         const struct neb_view *v = neb__serve_view(s);
-        struct telling t = {o->alert, v->job};
+        struct telling t = {to, v->job};
         if (v->n) neb__alerts_check(alerts, v, tell, &t);
         sleep_for(wait);
     }

@@ -212,6 +212,34 @@ def slow_clients(port):
     for s in crowd + deaf: s.close()
 
 
+def words_of(pid):
+    """Of a process; "": it has ended."""
+    try: return open(f"/proc/{pid}/cmdline").read()
+    except OSError: return ""
+
+
+def beside_a_training():
+    """`train --watch`: the page ends with the training, however that ends. Its alert, which may be secret, is not among its words."""
+    folder = out + "/beside"
+    os.mkdir(folder)
+    shutil.copy(os.path.join(here, "../../docs/watch.md"), folder + "/text")
+    with open(folder + "/job.yaml", "w") as f:
+        f.write("name: one\ntask: causal\ncache: data\ntokenizer: {type: bpe, vocab: 300, lines: 1000}\nmodel: {family: gpt2, hidden: 32, layers: 1, heads: 2}\n"
+                "train: {steps: 100000000, tokens: 64, max_len: 32, lr: 1e-3, log_every: 1000, save_every: 100000, threads: 1}\ndata: [{file: text}]\nwatch: {alert: 'true secret'}\n")
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        p = subprocess.Popen([nebula, "train", "job.yaml", "--watch", "0", f"out={folder}/run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder)
+        children.append(p)
+        port = next((int(m.group(1)) for m in (re.search(r"^watching .*:(\d+)/$", l) for l in p.stdout) if m), None)
+        if not port: fail("train --watch does not say where its page is")
+        until(lambda: "training" in ask(port, "/api/v1/status")[1], "the page does not show the training")
+        page = open(f"/proc/{p.pid}/task/{p.pid}/children").read().split()
+        if len(page) != 1: fail(f"train --watch has the children {page}")
+        if "secret" in words_of(page[0]): fail("everybody can read the alert")
+        p.send_signal(how)
+        p.wait(60)
+        until(lambda: not words_of(page[0]), f"the page outlives a training that got {how}", 20)
+
+
 def main():
     try:
         port, fake = one_status()
@@ -220,6 +248,7 @@ def main():
         the_door(port)
         tls()
         slow_clients(port)
+        beside_a_training()
         print("watch_server: ok")
     finally:
         for c in children: c.send_signal(signal.SIGCONT), c.terminate()
