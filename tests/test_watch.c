@@ -149,6 +149,27 @@ static void sums_and_forecast(void **state)
     neb__free(f);
 }
 
+/* Another site may say anything of what all share. */
+static void a_liar_does_not_move_the_run(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    f->site[0].run_tokens = 500, f->site[0].token_target = 1000, f->site[0].record = 7;
+    f->site[1].run_tokens = f->site[1].token_target = f->site[1].record = INT64_MAX;
+    f->site[1].trained_tokens = f->site[1].step = f->site[1].steps_planned = INT64_MAX;
+    struct neb_view *v = look(f);
+    assert_int_equal(v->tokens, 500);
+    assert_int_equal(v->target, 1000);
+    assert_int_equal(v->record, 7);
+    neb__view_free(v);
+    f->site[0].run_tokens = f->site[1].run_tokens =
+        0; /* nobody commits: the sum of what was trained, without overflow */
+    v = look(f);
+    assert_true(v->tokens > 0);
+    neb__view_free(v);
+    neb__free(f);
+}
+
 static void prometheus_gets_every_site(void **state)
 {
     (void)state;
@@ -408,6 +429,7 @@ int main(void)
         cmocka_unit_test(a_site_is_judged_by_what_is_seen),
         cmocka_unit_test(a_dead_process_is_gone_at_once),
         cmocka_unit_test(sums_and_forecast),
+        cmocka_unit_test(a_liar_does_not_move_the_run),
         cmocka_unit_test(prometheus_gets_every_site),
         cmocka_unit_test(many_values_are_few_points),
         cmocka_unit_test(the_past_follows_its_file),

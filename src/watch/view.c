@@ -356,19 +356,35 @@ static void forecast(struct neb_view *v)
     v->progress = share;
 }
 
+/* What all sites share: the record, the committed tokens, the target. It is taken from the sites that write here, if one of
+ * them knows it, since what another site says of it may be a lie. */
+static void take_shared(struct neb_view *v, bool here)
+{
+    int64_t tokens = 0, target = 0, record = 0;
+    for (int i = 0; i < v->n; i++) {
+        const struct neb_site_status *s = &v->site[i].st;
+        if (here && !*v->site[i].folder) continue;
+        tokens = s->run_tokens > tokens ? s->run_tokens : tokens;
+        target = s->token_target > target ? s->token_target : target;
+        record = s->record > record ? s->record : record;
+    }
+    v->tokens = v->tokens ? v->tokens : tokens;
+    v->target = v->target ? v->target : target;
+    v->record = v->record ? v->record : record;
+}
+
 static void sum_up(struct neb_view *v)
 {
     double loss = 0, weight = 0, trained = 0;
     int over = 0;
     v->tokens = v->target = v->record = 0;
     v->tokens_per_second = v->sent = v->fp32 = 0;
+    take_shared(v, true);
+    take_shared(v, false);
     for (int i = 0; i < v->n; i++) {
         const struct neb_view_site *s = &v->site[i];
         bool lives = s->health == NEB_HEALTH_GOOD || s->health == NEB_HEALTH_WAITING;
         trained += (double)s->st.trained_tokens;
-        v->tokens = s->st.run_tokens > v->tokens ? s->st.run_tokens : v->tokens;
-        v->target = s->st.token_target > v->target ? s->st.token_target : v->target;
-        v->record = s->st.record > v->record ? s->st.record : v->record;
         if (lives) v->tokens_per_second += s->st.tokens_per_second;
         v->sent += (double)s->st.sent;
         v->fp32 += 4 * (double)s->st.trainable * (double)s->st.own_steps;
@@ -376,7 +392,7 @@ static void sum_up(struct neb_view *v)
         if (s->st.loss > 0) weight += (double)s->st.trained_tokens;
         over += s->health == NEB_HEALTH_DONE || s->st.ended;
     }
-    if (!v->tokens) v->tokens = (int64_t)trained;
+    if (!v->tokens) v->tokens = (int64_t)fmin(trained, 9e18);
     v->loss = weight > 0 ? loss / weight : 0;
     v->ended = v->n && over == v->n;
 }

@@ -228,8 +228,8 @@ neb_status neb__view_prometheus(const struct neb_view *v, struct neb_buf *b)
                   "Tokens that end the run; 0: none do."));
     NEB_TRY(plain(b, "nebula_run_tokens_per_second", "gauge", v->tokens_per_second,
                   "Speed of the sites that live."));
-    NEB_TRY(
-        plain(b, "nebula_run_record", "gauge", (double)v->record, "Newest record that a site has applied."));
+    NEB_TRY(plain(b, "nebula_run_record", "gauge", (double)v->record,
+                  "Newest record that a site here has applied."));
     NEB_TRY(
         plain(b, "nebula_run_progress_ratio", "gauge", v->progress, "Done share of the run; -1: not known."));
     NEB_TRY(plain(b, "nebula_run_left_seconds", "gauge", v->seconds_left,
