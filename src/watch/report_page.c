@@ -99,6 +99,19 @@ static neb_status state_entry(const struct neb_report *r, const struct neb_repor
     return neb__buf_printf(out, "</dd>");
 }
 
+/* Bytes of fp32 gradients at every step of the sites in the report, over all starts as `sent` is. The view has it since the
+ * last start. */
+static double fp32_bytes(const struct neb_report *r)
+{
+    double sum = 0;
+    for (int i = 0; r->view && i < r->n; i++) {
+        int at = neb__view_find(r->view, r->site[i].name);
+        const struct neb_site_status *st = at >= 0 ? &r->view->site[at].st : NULL;
+        if (st) sum += 4 * (double)st->trainable * (double)st->step;
+    }
+    return sum;
+}
+
 /* All sites together, where there are several. */
 static neb_status total_tile(const struct neb_report *r, struct neb_buf *out)
 {
@@ -121,8 +134,8 @@ static neb_status total_tile(const struct neb_report *r, struct neb_buf *out)
     NEB_TRY(entry(out, "tokens a second", "%s", text));
     neb__format_bytes(sent, text, sizeof text);
     NEB_TRY(entry(out, "sent", "%s", text));
-    if (r->view && r->view->fp32 > 0) {
-        neb__format_bytes(r->view->fp32, text, sizeof text);
+    if (fp32_bytes(r) > 0) {
+        neb__format_bytes(fp32_bytes(r), text, sizeof text);
         NEB_TRY(entry(out, "fp32 gradients would be", "%s", text));
     }
     if (r->view && r->view->roots)
