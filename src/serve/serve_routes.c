@@ -57,6 +57,15 @@ static bool host_is_here(const char *host)
     return neb__serve_is_local(name);
 }
 
+/* A browser tells when another site's page asks. Such a page could not read the answer, but it could keep the server busy.
+ * A link that somebody follows is fine. */
+static bool asked_by_another_page(struct MHD_Connection *c)
+{
+    const char *site = value_of(c, MHD_HEADER_KIND, "Sec-Fetch-Site"),
+               *to = value_of(c, MHD_HEADER_KIND, "Sec-Fetch-Dest");
+    return site && !strcmp(site, "cross-site") && !(to && !strcmp(to, "document"));
+}
+
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -277,6 +286,8 @@ enum MHD_Result neb__serve_answer(void *serve, struct MHD_Connection *c, const c
     if (!s->config.token && !host_is_here(value_of(c, MHD_HEADER_KIND, "Host")))
         return send_error(c, MHD_HTTP_FORBIDDEN,
                           "the address must name this machine: use 127.0.0.1 or localhost, or give --token");
+    if (asked_by_another_page(c))
+        return send_error(c, MHD_HTTP_FORBIDDEN, "a page of another site may not ask");
     const char *token = value_of(c, MHD_GET_ARGUMENT_KIND, "token");
     if (s->config.token && token && !strcmp(url, "/") && same_token(s->config.token, token, strlen(token)))
         return admit(s, c);

@@ -150,6 +150,9 @@ def alerts_and_text():
 def the_door(port):
     for host in ("evil.example", "127.evil.example", "127.0.0.1.evil.example:80", "[::1", ""):
         if ask(port, "/api/v1/status", {"Host": host})[0] != 403: fail(f"a page from elsewhere may look as '{host}'")
+    other = {"Sec-Fetch-Site": "cross-site"}
+    if ask(port, "/api/v1/history", {**other, "Sec-Fetch-Dest": "iframe"})[0] != 403: fail("another site's page keeps the server busy")
+    if ask(port, "/", {**other, "Sec-Fetch-Dest": "document"})[0] != 200: fail("a link to the page does not lead there")
     if ask(port, "/", method="POST", body="x=1")[0] != 405: fail("POST was accepted")
     if ask(port, "/../../etc/passwd")[0] != 404: fail("a file of the system")
     head = ask(port, "/")[2]
