@@ -113,6 +113,15 @@ static void a_dead_process_is_gone_at_once(void **state)
     assert_int_equal(neb__alive_look(dir), NEB_ALIVE_YES);
     struct neb_view *v = look(f);
     assert_int_equal(v->site[0].health, NEB_HEALTH_GOOD);
+    neb__view_judge(v, v->now + 300); /* a long step */
+    assert_int_equal(v->site[0].health, NEB_HEALTH_GOOD);
+    neb__view_judge(v, v->now + 400); /* it lives, and hangs */
+    assert_int_equal(v->site[0].health, NEB_HEALTH_LATE);
+    snprintf(v->site[0].st.state, sizeof v->site[0].st.state, "evaluating");
+    neb__view_judge(v, v->now);
+    assert_int_equal(v->site[0].health, NEB_HEALTH_GOOD);
+    neb__view_free(v);
+    v = look(f);
     close(lock);
     neb__view_judge(v, v->now);
     assert_int_equal(v->site[0].health, NEB_HEALTH_GONE);

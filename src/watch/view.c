@@ -20,6 +20,8 @@
 
 /* Seconds. A site speaks every two, answers a heartbeat every second and writes its file every one or two. */
 static const double silent_line = 2, silent_peer = 7, silent_file = 15;
+/* A process that lives may be in a long step. One that writes nothing for this long hangs, or its disk is full. */
+static const double silent_process = 600;
 
 static const char *const names[] = {"unknown", "good", "done", "waiting", "late", "gone", "halted"};
 
@@ -286,6 +288,13 @@ static void lines_to(const struct neb_view *v, int to, bool *seen, bool *up, dou
     }
 }
 
+/* Seconds after which a site that has said nothing new is late. The last evaluation takes as long as it takes. */
+static double patience_with(const char *state, bool own, enum neb_alive alive)
+{
+    if (alive == NEB_ALIVE_YES) return strcmp(state, "evaluating") ? silent_process : INFINITY;
+    return own ? silent_file : silent_peer;
+}
+
 static void judge_site(struct neb_view *v, int at)
 {
     struct neb_view_site *s = &v->site[at];
@@ -306,7 +315,7 @@ static void judge_site(struct neb_view *v, int at)
         s->health = NEB_HEALTH_DONE;
     else if (seen && !up)
         s->health = NEB_HEALTH_GONE, snprintf(s->shown, sizeof s->shown, "gone");
-    else if (alive != NEB_ALIVE_YES && late > (own ? silent_file : silent_peer))
+    else if (late > patience_with(state, own, alive))
         s->health = NEB_HEALTH_LATE, snprintf(s->shown, sizeof s->shown, "silent for %.0f s", late);
     else if (seen && isfinite(quiet) && quiet > silent_line)
         s->health = NEB_HEALTH_LATE, snprintf(s->shown, sizeof s->shown, "no answer for %.0f s", quiet);
