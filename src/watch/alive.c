@@ -1,4 +1,5 @@
-/* alive.c: see alive.h. A look holds the lock for microseconds, so a trainer that meets one tries again. */
+/* alive.c: see alive.h. A look holds the lock for microseconds, so a trainer that meets one tries again. So does a look that
+ * meets another one, or two pages would now and then take each other for the trainer. */
 #include "watch/alive.h"
 
 #include <errno.h>
@@ -33,8 +34,15 @@ enum neb_alive neb__alive_look(const char *folder)
 {
     int fd = open_in(folder, O_RDONLY);
     if (fd < 0) return NEB_ALIVE_UNKNOWN;
-    int bad = flock(fd, LOCK_EX | LOCK_NB), e = errno;
+    const struct timespec moment = {.tv_nsec = 100000};
+    enum neb_alive found = NEB_ALIVE_YES;
+    for (int i = 0; i < 3 && found == NEB_ALIVE_YES; i++) {
+        if (i) nanosleep(&moment, NULL);
+        if (!flock(fd, LOCK_EX | LOCK_NB))
+            found = NEB_ALIVE_NO;
+        else if (errno != EWOULDBLOCK)
+            found = NEB_ALIVE_UNKNOWN;
+    }
     close(fd); /* gives the lock back */
-    if (!bad) return NEB_ALIVE_NO;
-    return e == EWOULDBLOCK ? NEB_ALIVE_YES : NEB_ALIVE_UNKNOWN;
+    return found;
 }
