@@ -529,6 +529,30 @@ static void a_full_disk_costs_metrics_and_one_warning(void **state)
     assert_true(records > 1000 && records < 30000);
 }
 
+static int sum_steps(void *arg, int64_t step, double time, double value)
+{
+    (void)time, (void)value;
+    *(int64_t *)arg += step;
+    return 1;
+}
+
+/* A run was killed at step 9 and went on from step 5. It measured at other steps than before. */
+static void values_of_lost_work_are_left_out(void **state)
+{
+    (void)state;
+    struct neb_metrics *m;
+    int64_t sum = 0;
+    assert_ok(neb__metrics_open(in("lost"), -1, &m));
+    for (int64_t i = 1; i <= 9; i += 2) assert_ok(neb__metrics_put(m, i, "rate", 1));
+    assert_ok(neb__metrics_close(m));
+    assert_ok(neb__metrics_open(in("lost"), 5, &m));
+    assert_ok(neb__metrics_put(m, 6, "rate", 1));
+    assert_ok(neb__metrics_flush(m));
+    assert_ok(neb__metrics_range(m, "rate", -1, INT64_MAX, INT64_MAX, sum_steps, &sum));
+    assert_int_equal(sum, 1 + 3 + 5 + 6);
+    assert_ok(neb__metrics_close(m));
+}
+
 /* Somebody has the database open for writing. The training waits once, not at every value. */
 static void a_locked_database_does_not_hold_training_up(void **state)
 {
@@ -581,6 +605,7 @@ int main(void)
         cmocka_unit_test(background_writer_keeps_up),
         cmocka_unit_test(metrics_are_stored_and_read),
         cmocka_unit_test(a_full_disk_costs_metrics_and_one_warning),
+        cmocka_unit_test(values_of_lost_work_are_left_out),
         cmocka_unit_test(a_locked_database_does_not_hold_training_up),
         cmocka_unit_test(a_run_without_metrics),
     };

@@ -311,7 +311,8 @@ neb_status neb__metrics_range(struct neb_metrics *m, const char *name, int64_t a
 {
     static const char sql[] =
         "SELECT step, time, value FROM value WHERE metric = (SELECT id FROM metric WHERE "
-        "name = ?1) AND step > ?2 AND step <= ?3 ORDER BY step LIMIT ?4";
+        "name = ?1) AND step > ?2 AND step <= ?3 AND NOT EXISTS (SELECT 1 FROM run AS later WHERE later.id > "
+        "value.run AND later.resumed_at >= 0 AND later.resumed_at < step) ORDER BY step LIMIT ?4";
     sqlite3_stmt *q;
     if (sqlite3_prepare_v2(m->db, sql, -1, &q, NULL) != SQLITE_OK) return failed(m);
     sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC);

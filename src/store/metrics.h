@@ -49,6 +49,7 @@ neb_status neb__metrics_events(struct neb_metrics *m,
                                          const char *text),
                                void *arg);
 /* For a reader that comes again: values of the steps `after` < step <= `until` in their order, at most `most` of them.
+ * Values of work that was lost, beyond the step from which a later process went on, are left out: time goes forward.
  * NEB_ERR_NOTFOUND (quiet): there are none */
 neb_status neb__metrics_range(struct neb_metrics *m, const char *name, int64_t after, int64_t until,
                               int64_t most, int (*fn)(void *arg, int64_t step, double time, double value),

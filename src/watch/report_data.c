@@ -75,7 +75,7 @@ static int take(void *arg, int64_t step, double time, double value)
 static neb_status read_series(struct neb_metrics *m, const char *name, struct neb_series *to)
 {
     struct reading r = {.to = to};
-    neb_status status = neb__metrics_each(m, name, take, &r);
+    neb_status status = neb__metrics_range(m, name, -1, INT64_MAX, INT64_MAX, take, &r);
     if (r.status != NEB_OK) return r.status;
     return status == NEB_ERR_NOTFOUND ? NEB_OK : status;
 }
