@@ -31,7 +31,7 @@ const struct neb_opt neb__generate_options[] = {
         NEB_OPT_RANGE(0, 1)),
     OPT(repetition, NEB_OPT_REAL, "1", NULL, "above 1: tokens that are there already become less likely",
         NEB_OPT_RANGE(0.01, 100)),
-    OPT(seed, NEB_OPT_INT, "1", NULL, "another one gives another text", NEB_OPT_RANGE(0, INT64_MAX)),
+    OPT(seed, NEB_OPT_INT, "1", NULL, "another one gives another text", NEB_OPT_RANGE(0, 9e15)),
     OPT(start, NEB_OPT_BOOL, "yes", NULL, "put the token that begins a text before the prompt"),
     NEB_OPT_END,
 };
