@@ -102,12 +102,12 @@ ranks_of() { # OUT
 }
 for signal in KILL STOP; do
     rm -rf hurt
-    sbatch --nodes=2 --ntasks=2 --output=hurt-$signal.log site.sbatch out=hurt train.steps=600 > sbatch.log 2>&1 || fail "sbatch"
+    sbatch --nodes=2 --ntasks=2 --output=hurt-$signal.log site.sbatch out=hurt train.steps=2000 > sbatch.log 2>&1 || fail "sbatch"
     until_true '[ -n "$(ls hurt/checkpoints/*.neb 2> /dev/null)" ]'
     kill -$signal $(ranks_of hurt | tail -1)
     until_true '[ -z "$(squeue -h)" ]'
     grep -q "a rank was lost" hurt-$signal.log || fail "nobody noticed SIG$signal"
-    grep -q "600/600" hurt-$signal.log || fail "the training did not survive SIG$signal"
+    grep -q "2000/2000" hurt-$signal.log || fail "the training did not survive SIG$signal"
 done
 sbatch --nodes=2 --ntasks=2 --output=cancel.log site.sbatch out=cancel train.steps=100000 > sbatch.log 2>&1 || fail "sbatch"
 until_true '[ -n "$(ls cancel/checkpoints/*.neb 2> /dev/null)" ]'
