@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "task/folder.h"
 #include "task/retrieve.h"
+#include "task/samples.h"
 #include "task/translate.h"
 #include "train/resume.h"
 #include "world.h"
@@ -245,6 +246,79 @@ static void text_with_nothing_to_predict_has_no_loss(void **state)
     assert_non_null(strstr(neb_last_error(), "use: valid has no token to predict"));
     world_close(&w);
     world_pairs("valid.tsv", 40, 77777);
+}
+
+static char *samples_of(struct world *w)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 16);
+    assert_ok(neb__work_samples(w->work, "valid", &b));
+    assert_ok(neb__buf_append(&b, "", 1));
+    return (char *)b.data;
+}
+
+static int lines_with(const char *text, const char *label)
+{
+    int n = 0;
+    for (const char *l = text; l; l = strchr(l, '\n'), l = l ? l + 1 : NULL)
+        n += !strncmp(l, label, strlen(label));
+    return n;
+}
+
+/* The value behind the label of the first line that has it. */
+static void first_line(const char *text, const char *label, char *out, size_t size)
+{
+    const char *at = strstr(text, label);
+    assert_non_null(at);
+    snprintf(out, size, "%.*s", (int)strcspn(at + 13, "\n"), at + 13);
+}
+
+/* The share of the words of a text that another one has, too. */
+static double known_words(const char *text, const char *among)
+{
+    int all = 0, known = 0;
+    for (const char *w = text; *w; w += strspn(w, " ")) {
+        char word[64];
+        size_t n = strcspn(w, " ");
+        snprintf(word, sizeof word, "%.*s", (int)n, w);
+        all++;
+        known += strstr(among, word) != NULL;
+        w += n;
+    }
+    return all ? (double)known / all : 0;
+}
+
+/* The samples of a model that has learned have the right words; they change no bit of the training. */
+static void samples_show_what_was_learned(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *job, *label, *reference;
+    } kinds[] = {{WORLD_TRANSLATOR, "translation", "reference"}, {WORLD_ENCODER, "filled", "text"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct world w, other;
+        float *values = world_room();
+        char made[512], wanted[512];
+        world_open(&w, kinds[i].job, NULL);
+        world_open(&other, kinds[i].job, NULL);
+        char *before = samples_of(&w), *again = samples_of(&w);
+        assert_string_equal(before, again); /* the likeliest tokens of the same texts */
+        assert_int_equal(lines_with(before, kinds[i].label), 3);
+        assert_int_equal(lines_with(before, kinds[i].reference), 3);
+        for (int k = 0; k < STEPS; k++) world_step(&w), world_step(&other);
+        int64_t n = world_values(&other, NULL, values);
+        world_assert_same(&w, NULL, values, n); /* one was sampled, the other not */
+        for (int k = 0; k < 300; k++) world_step(&w);
+        char *after = samples_of(&w);
+        assert_string_not_equal(before, after);
+        first_line(after, kinds[i].label, made, sizeof made);
+        first_line(after, kinds[i].reference, wanted, sizeof wanted);
+        if (known_words(made, wanted) < 0.5) fail_msg("'%s' for '%s'", made, wanted);
+        world_close(&w);
+        world_close(&other);
+        neb__free(before), neb__free(again), neb__free(after);
+        free(values);
+    }
 }
 
 /* Label smoothing belongs to training: held-out text is measured without it. */
@@ -552,6 +626,7 @@ int main(void)
         cmocka_unit_test(both_models_train_what_was_chosen),
         cmocka_unit_test(some_batches_stand_for_all),
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
+        cmocka_unit_test(samples_show_what_was_learned),
         cmocka_unit_test(held_out_text_is_not_smoothed),
         cmocka_unit_test(a_step_may_have_many_micro_batches),
         cmocka_unit_test(a_step_may_have_nothing_to_predict),

@@ -255,6 +255,8 @@ static const struct neb_opt watch_table[] = {
     WATCH(disk, NEB_OPT_BYTES, "1GiB", NULL, "less room at a site is an alert", NEB_OPT_RANGE(0, 1e18)),
     WATCH(egress, NEB_OPT_REAL, "0.08", NULL, "price of a gigabyte that leaves a site, for the page; 0: none",
           NEB_OPT_RANGE(0, 1000)),
+    WATCH(samples, NEB_OPT_BOOL, "yes", NULL,
+          "a few outputs for held-out text are kept with every evaluation; they quote that text"),
     NEB_OPT_END,
 };
 

@@ -90,6 +90,7 @@ struct neb_job_watch {
     char *alert;
     double stalled, egress;
     int64_t disk;
+    bool samples;
 };
 
 /* The processes of this site (its ranks), and what each of them does. */

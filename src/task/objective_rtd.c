@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "task/objectives.h"
 #include "task/rtd_sampler.h"
+#include "task/samples.h"
 #include "task/teacher.h"
 #include "task/work_internal.h"
 
@@ -243,7 +244,8 @@ static const struct neb_objective_steps steps = {.make_models = make_models,
                                                  .add_runs = add_runs,
                                                  .end_step = end_step,
                                                  .eval = eval,
-                                                 .end_eval = end_eval};
+                                                 .end_eval = end_eval,
+                                                 .sample = neb__sample_tokens};
 
 const struct neb_objective neb__objective_rtd = {
     .name = "rtd",

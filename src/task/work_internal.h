@@ -35,6 +35,8 @@ struct neb_objective_steps {
     /* A batch of held-out text, and what follows from all of them. */
     neb_status (*eval)(struct neb_work *w, struct neb_batch *b, struct neb_eval_sums *s);
     void (*end_eval)(const struct neb_eval_sums *s, struct neb_work_eval *out);
+    /* What the model makes of the first texts of a batch, in words: task/samples.h. */
+    neb_status (*sample)(struct neb_work *w, const struct neb_batch *b, struct neb_buf *out);
 };
 
 enum { NEB_WORK_RUNS = 2 }; /* of a batch, at most */

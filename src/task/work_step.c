@@ -4,6 +4,7 @@
  * computes. Here are also the runs of the objectives with one model. */
 #include "task/work_internal.h"
 #include "optim/optimizer.h"
+#include "task/samples.h"
 #include "task/teacher.h"
 
 enum { AHEAD = 4 };
@@ -55,7 +56,7 @@ static neb_status eval_plain(struct neb_work *w, struct neb_batch *b, struct neb
 }
 
 const struct neb_objective_steps neb__plain_steps = {
-    .make_models = make_model, .add_runs = add_plain, .eval = eval_plain};
+    .make_models = make_model, .add_runs = add_plain, .eval = eval_plain, .sample = neb__sample_tokens};
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
 

@@ -178,7 +178,7 @@ static neb_status in_its_time(struct neb_trainer *t,
 
 static neb_status evaluate(struct neb_trainer *t, struct neb_conclusion *out)
 {
-    return neb__trainer_held_out(t, &out->eval);
+    return neb__trainer_held_out(t, out);
 }
 
 static neb_status obey(struct neb_gate_end *e, const struct neb_gate_order *o, int fd,

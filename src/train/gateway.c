@@ -416,7 +416,7 @@ static neb_status eval_outer(struct neb_gate *g, struct neb_gate_answer *a)
     return back != NEB_OK ? back : status;
 }
 
-neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_work_eval *out)
+neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_conclusion *out)
 {
     struct neb_gate_answer a = {0};
     neb_status status;
@@ -425,7 +425,7 @@ neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_work_eval *
     } else {
         while (status = eval_outer(g, &a), g->lost) NEB_TRY(recover(g));
     }
-    *out = a.conclusion.eval;
+    *out = a.conclusion;
     return status;
 }
 

@@ -26,6 +26,8 @@
 struct neb_gate;
 struct neb_gate_end;
 
+enum { NEB_TRAINER_SAMPLES = 6 << 10 }; /* bytes */
+
 /* For the last lines of a training. */
 struct neb_trainer_facts {
     bool model, generator; /* are here */
@@ -39,6 +41,14 @@ struct neb_conclusion {
     int averaged;         /* checkpoints */
     neb_status evaluated; /* NEB_OK: eval is there */
     struct neb_work_eval eval;
+    char samples[NEB_TRAINER_SAMPLES]; /* what the model makes of held-out text; "": not made this time */
+};
+
+/* Of the sample outputs, which may take only a small share of the time. */
+struct neb_trainer_sampling {
+    int64_t at;  /* ns: when they were last made; 0: not yet */
+    double took; /* seconds */
+    bool off;    /* it failed once */
 };
 
 struct neb_trainer {
@@ -70,6 +80,7 @@ struct neb_trainer {
     bool met_links;     /* opening got as far as the session */
     int64_t decisions;  /* of the rate controller, as far as they are in the metrics */
     int64_t done_ns;    /* when this site had made its own steps; 0: not yet */
+    struct neb_trainer_sampling sampling;
 };
 
 /* train_loop.c */
@@ -149,7 +160,7 @@ neb_status neb__ranks_check(struct neb_trainer *t, bool now);
  * outer: on the outer state, not on the live parameters. */
 neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer);
 /* The same on the values that the model has now, without a word. */
-neb_status neb__trainer_held_out(struct neb_trainer *t, struct neb_work_eval *e);
+neb_status neb__trainer_held_out(struct neb_trainer *t, struct neb_conclusion *out);
 /* Averages the last checkpoints if the job says so, evaluates the model and writes it. */
 neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *out);
 /* The same, with what there is to say about it. */
@@ -173,7 +184,7 @@ neb_status neb__gate_step(struct neb_gate *g, float lr, struct neb_work_step *ou
 neb_status neb__gate_fetch(struct neb_gate *g);
 neb_status neb__gate_share(struct neb_gate *g, size_t first, size_t n);
 neb_status neb__gate_share_all(struct neb_gate *g);
-neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_work_eval *out);
+neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_conclusion *out);
 neb_status neb__gate_conclude(struct neb_gate *g, struct neb_conclusion *out);
 /* A checkpoint; waiting for it; the newest that is on disk. */
 neb_status neb__gate_save(struct neb_gate *g, neb_session *s, const struct neb_progress *progress);

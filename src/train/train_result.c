@@ -4,26 +4,52 @@
  * During a replica run the outer state is evaluated, since the sites share it and it is what they export at
  * the end. */
 #include "train/train_internal.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "task/folder.h"
+#include "task/samples.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { EVAL_BATCHES = 50 };
 
+/* Sample outputs may take this share of the time, after the first ones. */
+static const double samples_share = 0.005;
+
 /* ---- held-out text ------------------------------------------------------------------------------------- */
 
-neb_status neb__trainer_held_out(struct neb_trainer *t, struct neb_work_eval *e)
+/* They are for people to look at. A training goes on without them. */
+static void sample_outputs(struct neb_trainer *t, char *out, size_t size)
 {
-    return neb__ranks_eval(t, "valid", EVAL_BATCHES, e);
+    struct neb_trainer_sampling *s = &t->sampling;
+    struct neb_buf b;
+    int64_t start = neb__now_ns();
+    if (!t->job->watch.samples || s->off || (s->at && s->took > samples_share * neb__seconds_since(s->at)))
+        return;
+    neb__buf_init(&b, size - 1);
+    neb_status status = neb__work_samples(t->work, "valid", &b);
+    if (status == NEB_OK && b.len) memcpy(out, b.data, b.len), out[b.len] = 0;
+    s->off = status != NEB_OK;
+    if (s->off && status != NEB_ERR_NOTFOUND && status != NEB_ERR_UNSUPPORTED)
+        neb__warn("there are no sample outputs: %s", neb_last_error());
+    neb__buf_free(&b);
+    s->at = neb__now_ns();
+    s->took = neb__seconds_since(start);
+}
+
+neb_status neb__trainer_held_out(struct neb_trainer *t, struct neb_conclusion *out)
+{
+    NEB_TRY(neb__ranks_eval(t, "valid", EVAL_BATCHES, &out->eval));
+    sample_outputs(t, out->samples, sizeof out->samples);
+    return NEB_OK;
 }
 
 /* The gateway's ranks do it, and it tells the run. */
-static neb_status held_out_at_ranks(struct neb_trainer *t, bool outer, struct neb_work_eval *e)
+static neb_status held_out_at_ranks(struct neb_trainer *t, bool outer, struct neb_conclusion *c)
 {
-    NEB_TRY(neb__gate_eval(t->gate, outer, e));
-    if (outer) neb_session_loss(t->session, e->loss);
+    NEB_TRY(neb__gate_eval(t->gate, outer, c));
+    if (outer) neb_session_loss(t->session, c->eval.loss);
     return NEB_OK;
 }
 
@@ -36,13 +62,13 @@ static neb_status show(struct neb_trainer *t, bool outer)
     return neb__work_is_split(t->work) ? neb__ranks_share(t) : NEB_OK;
 }
 
-static neb_status held_out(struct neb_trainer *t, bool outer, struct neb_work_eval *e)
+static neb_status held_out(struct neb_trainer *t, bool outer, struct neb_conclusion *c)
 {
-    if (t->gate) return held_out_at_ranks(t, outer, e);
-    if (!outer) return neb__trainer_held_out(t, e);
+    if (t->gate) return held_out_at_ranks(t, outer, c);
+    if (!outer) return neb__trainer_held_out(t, c);
     neb_status status = show(t, true);
-    if (status == NEB_OK) status = neb__trainer_held_out(t, e);
-    if (status == NEB_OK) neb_session_loss(t->session, e->loss);
+    if (status == NEB_OK) status = neb__trainer_held_out(t, c);
+    if (status == NEB_OK) neb_session_loss(t->session, c->eval.loss);
     neb_status back = show(t, false);
     return back != NEB_OK ? back : status;
 }
@@ -67,9 +93,19 @@ static neb_status without_loss(neb_status status)
     return status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE ? NEB_OK : status;
 }
 
-static void show_held_out(struct neb_trainer *t, const struct neb_work_eval *e)
+static void note_samples(struct neb_trainer *t, const char *samples)
 {
+    char text[NEB_TRAINER_SAMPLES + 64];
+    if (!*samples) return;
+    snprintf(text, sizeof text, "after step %" PRId64 "\n\n%s", t->progress.step, samples);
+    neb__metrics_note(t->metrics, "samples", text);
+}
+
+static void show_held_out(struct neb_trainer *t, const struct neb_conclusion *c)
+{
+    const struct neb_work_eval *e = &c->eval;
     measure_held_out(t, e);
+    note_samples(t, c->samples);
     char found[200], in[64] = "";
     t->job->objective->describe(e, found, sizeof found);
     if (neb__trainer_rounds(t)) {
@@ -83,9 +119,9 @@ static void show_held_out(struct neb_trainer *t, const struct neb_work_eval *e)
 
 neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
 {
-    struct neb_work_eval e;
-    neb_status status = held_out(t, outer, &e);
-    if (status == NEB_OK) show_held_out(t, &e);
+    struct neb_conclusion c = {0};
+    neb_status status = held_out(t, outer, &c);
+    if (status == NEB_OK) show_held_out(t, &c);
     return without_loss(status);
 }
 
@@ -119,7 +155,8 @@ neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *o
 {
     NEB_TRY(neb__resume_average(t->work, t->checkpoints, (int)t->job->train.average, &out->averaged));
     if (neb__work_is_split(t->work) && !neb__work_lacks_whole(t->work)) NEB_TRY(neb__ranks_share(t));
-    out->evaluated = neb__trainer_held_out(t, &out->eval);
+    t->sampling.at = 0; /* those of the result are wanted in any case */
+    out->evaluated = neb__trainer_held_out(t, out);
     NEB_TRY(without_loss(out->evaluated));
     NEB_TRY(neb__ranks_fetch(t));
     return write_models(t);
@@ -130,7 +167,7 @@ neb_status neb__trainer_finish(struct neb_trainer *t)
     struct neb_conclusion c = {0};
     NEB_TRY(t->gate ? neb__gate_conclude(t->gate, &c) : neb__trainer_conclude(t, &c));
     if (c.averaged) neb__progress_line(&t->show, "averaged the last %d checkpoints", c.averaged);
-    if (c.evaluated == NEB_OK) show_held_out(t, &c.eval);
+    if (c.evaluated == NEB_OK) show_held_out(t, &c);
     if (t->empty)
         neb__progress_line(&t->show, "%" PRId64 " steps had nothing to predict and changed nothing",
                            t->empty);
