@@ -28,6 +28,8 @@ static void do_settle(neb_session *s, const struct neb_action *a)
     neb__info("this site's late work (cells %u to %u of the parameters) enters with factor %.3f: the longer "
               "it was away, the less its old work counts",
               a->c0, a->c1 - 1, (double)gamma);
+    neb__news_add(s, "scaled", "this site's late work enters with factor %.3f: it was away too long",
+                  (double)gamma);
 }
 
 /* Kept without a sync: without it a start only needs the others once more. */
@@ -44,12 +46,13 @@ static void convicted(neb_session *s, const struct neb_action *a)
     snprintf(file, sizeof file, "guilt-%u", a->site);
     neb__members_name(&s->members, a->site, name);
     bool kept = neb__blob_save(&s->disk, file, a->bytes, a->length, true) == NEB_OK;
-    if (neb__quota_count(s, a->site, NEB_QUOTA_GUILT, 1))
-        neb__log(NEB_LOG_ERROR,
-                 "site '%s' is proven to lie: it signed statements that contradict each other (%s%s): remove "
-                 "it from the run "
-                 "(nebula-i order FOLDER evict %s)",
-                 name, kept ? "run/" : "not kept, ", file, name);
+    if (!neb__quota_count(s, a->site, NEB_QUOTA_GUILT, 1)) return;
+    neb__news_add(s, "named", "%s is proven to lie: it signed statements that contradict each other", name);
+    neb__log(NEB_LOG_ERROR,
+             "site '%s' is proven to lie: it signed statements that contradict each other (%s%s): remove "
+             "it from the run "
+             "(nebula-i order FOLDER evict %s)",
+             name, kept ? "run/" : "not kept, ", file, name);
 }
 
 static void do_write(neb_session *s, const struct neb_action *a)

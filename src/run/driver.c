@@ -111,6 +111,7 @@ static void publish(neb_session *s)
     neb__agreement_note(s);
     neb__session_follow_class(s, st.cls);
     neb__session_follow_budget(s, st.budget);
+    neb__news_follow(s, &st);
     if (st.ending && !st.ended) neb__end_begin(s);
     if (st.ended && st.applied >= st.commit) neb__end_report(s);
     struct neb_end_state end;

@@ -76,6 +76,9 @@ void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double 
     char name[NEB_NAME_SIZE];
     uint64_t n;
     if (!count(s, site, &n, name)) return;
+    neb__news_add(s, "scaled",
+                  "record %" PRIu64 ": the update of %s enters with factor %.3g (%" PRIu64 " so far)", record,
+                  name, (double)scale, n);
     if (scale > 0)
         neb__log(scale < 0.5f ? NEB_LOG_WARN : NEB_LOG_INFO,
                  "record %" PRIu64

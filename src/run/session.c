@@ -114,6 +114,7 @@ neb_status neb_session_open(const char *folder, const struct neb_session_config 
     neb__members_init(&s->members);
     neb__lines_init(&s->lines);
     neb__quotas_init(&s->quotas);
+    neb__news_init(&s->news);
     s->driver.pending_last = &s->driver.pending;
     neb__buf_init(&s->loaded, (size_t)1 << 40);
     neb_status status = open_all(s, folder);
@@ -282,6 +283,7 @@ static void release(neb_session *s)
     neb__members_free(&s->members);
     neb__lines_free(&s->lines);
     neb__quotas_free(&s->quotas);
+    neb__news_free(&s->news);
     neb__site_close(s->site);
     neb__buf_free(&s->loaded);
     pthread_cond_destroy(&s->changed);

@@ -25,6 +25,7 @@
 #include "run/members_view.h"
 #include "run/run_folder.h"
 #include "run/mirror.h"
+#include "run/news.h"
 #include "run/quorum_fact.h"
 #include "run/quota.h"
 #include "run/updates.h"
@@ -88,6 +89,7 @@ struct neb_session {
     struct neb_members_view members;
     struct neb_driver driver;
     struct neb_quotas quotas;
+    struct neb_news news;
 
     /* the driver's alone */
     struct neb_round *core;

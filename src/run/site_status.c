@@ -394,4 +394,16 @@ static void meter_look(neb_session *s, struct neb_status_file *out)
     look(s, &own, out);
 }
 
-const struct neb_meter_run neb__session_meter = {meter_tell, meter_look};
+static uint64_t meter_lost(neb_session *s)
+{
+    uint64_t all = neb__members_present(&s->members) | neb__members_roster(&s->members, NULL).members,
+             lost = 0;
+    for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
+        if (i == s->self || !(all & neb__bit(i))) continue;
+        const struct neb_line line = neb__lines_get(&s->lines, i);
+        if (!line.up || line.silent > NEB_STATUS_SILENT_S) lost |= neb__bit(i);
+    }
+    return lost;
+}
+
+const struct neb_meter_run neb__session_meter = {meter_tell, meter_look, meter_lost, neb__news_read};

@@ -156,11 +156,10 @@ static void notice(struct neb_meter *m, int64_t step, const struct neb_session_s
         neb__meter_event(m, step, "goes on", "after %.1f s of waiting", s->wait_s - m->waiting_since);
     if (waited > 0.3 && !m->waiting) m->waiting_since = m->last.wait_s;
     m->waiting = m->waiting ? waited >= 0.1 : waited > 0.3;
-    if (s->rejected > m->last.rejected)
-        neb__meter_event(m, step, "dropped", "%lld updates came too late and were dropped",
-                         (long long)(s->rejected - m->last.rejected));
-    if (s->view != m->last.view && m->last.view)
-        neb__meter_event(m, step, "leader", "view %lld: another site leads", (long long)s->view);
+    if (s->dropped > 0 && m->last.dropped <= 0)
+        neb__meter_event(m, step, "dropped",
+                         "%.2f %% of this site's last work did not fit into the end of the run",
+                         100 * s->dropped);
     if (s->halted && !m->last.halted) neb__meter_event(m, step, "halt", "%s", s->note);
     notice_pace(m, step, s);
 }
@@ -258,18 +257,36 @@ static void describe(const struct neb_meter *m, const struct neb_meter_point *p,
     out->starved = m->split->starved;
 }
 
-/* What was refused to other sites or entered shorter, whenever its number has doubled. */
+/* What was refused to other sites, whenever its number has doubled. */
 static void notice_refusals(struct neb_meter *m, int64_t step, const struct neb_site_status *own)
 {
     if (own->refused >= 2 * m->refused && own->refused) {
         neb__meter_event(m, step, "refused", "by a quota: %s", own->refused_of);
         m->refused = own->refused;
     }
-    if (own->scaled >= 2 * m->scaled && own->scaled) {
-        neb__meter_event(m, step, "shorter", "updates that entered shorter than they came: %s",
-                         own->scaled_of);
-        m->scaled = own->scaled;
+}
+
+static void notice_leader(struct neb_meter *m, int64_t step, const struct neb_status_file *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        const struct neb_site_status *s = &f->site[i];
+        if (!s->leads || !strcmp(s->name, m->leader)) continue;
+        snprintf(m->leader, sizeof m->leader, "%s", s->name);
+        neb__meter_event(m, step, "leader", "%s leads, in view %lld", s->name,
+                         (long long)f->site[f->self].view);
+        return;
     }
+}
+
+struct telling {
+    struct neb_meter *meter;
+    int64_t step;
+};
+
+static void tell_news(void *arg, const char *kind, const char *text)
+{
+    const struct telling *t = arg;
+    neb__meter_event(t->meter, t->step, kind, "%s", text);
 }
 
 /* A site that has ended in order says goodbye; one that is lost does not. */
@@ -282,7 +299,7 @@ static bool has_ended(const struct neb_site_status *s)
 static void notice_line(struct neb_meter *m, int64_t step, const struct neb_site_status *s, bool over)
 {
     uint64_t bit = (uint64_t)1 << (s->id & 63);
-    bool was = m->up & bit, silent = s->up && s->silent_s > 2, was_silent = m->silent & bit;
+    bool was = m->up & bit, silent = s->up && s->silent_s > NEB_STATUS_SILENT_S, was_silent = m->silent & bit;
     if (s->up && !was)
         neb__meter_event(m, step, "link up", "%s is connected; %d of the other sites reached", s->name,
                          m->peers);
@@ -323,8 +340,11 @@ static void publish(struct neb_meter *m, const struct neb_meter_point *p, const 
     if (!f) return;
     if (m->session) {
         m->run->look(m->session, f);
+        struct telling t = {m, p->step};
         if (f->self >= 0) notice_refusals(m, p->step, &f->site[f->self]);
+        if (f->self >= 0) notice_leader(m, p->step, f);
         notice_lines(m, p->step, f);
+        m->run->news(m->session, &m->news, tell_news, &t);
     } else {
         f->written = (int64_t)time(NULL);
         f->site[0] = own;
@@ -349,11 +369,22 @@ static void set_line(struct neb_meter *m)
     }
 }
 
+/* Whether a line was lost or fell silent, or came back, since the last sample; looked at four times a second. */
+static bool lines_changed(struct neb_meter *m)
+{
+    if (!m->session || neb__seconds_since(m->lost_ns) < 0.25) return false;
+    uint64_t lost = m->run->lost(m->session);
+    bool changed = lost != m->lost;
+    m->lost = lost;
+    m->lost_ns = neb__now_ns();
+    return changed;
+}
+
 void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, const char *state, bool now)
 {
     double dt = neb__seconds_since(m->sample_ns);
     struct neb_session_status s = {0};
-    if ((!now && dt < 1) || !m->job) return;
+    if (!m->job || (!now && dt < 1 && !lines_changed(m))) return;
     if (m->session) neb_session_get_status(m->session, &s);
     double rest = m->time[NEB_TIME_ENCODE] + m->time[NEB_TIME_RECOVER];
     m->time[NEB_TIME_WAIT] = m->waited + s.wait_s + p->data_wait;

@@ -2,7 +2,9 @@
  * sites and the display. One meter serves every strategy.
  *
  * Every second between begin and the last sample is compute, encode, wait or recover. The last three are
- * measured and the first is the rest, so the four always add up. */
+ * measured and the first is the rest, so the four always add up.
+ *
+ * A line that is lost or falls silent makes the next sample come at once: who watches must see it soon. */
 #ifndef NEB_WATCH_METER_H
 #define NEB_WATCH_METER_H
 
@@ -33,6 +35,11 @@ struct neb_meter_run {
     void (*tell)(neb_session *s, const struct neb_site_status *loop);
     /* Gives all sites as this one knows them, itself among them. */
     void (*look)(neb_session *s, struct neb_status_file *out);
+    /* Gives a bit for each site whose line is down or silent. */
+    uint64_t (*lost)(neb_session *s);
+    /* Calls fn for what happened in the run behind the first *after, and moves *after. */
+    void (*news)(neb_session *s, uint64_t *after, void (*fn)(void *arg, const char *kind, const char *text),
+                 void *arg);
 };
 
 struct neb_meter {
@@ -55,8 +62,12 @@ struct neb_meter {
     double bytes[2]; /* out, in, of this process, at the last sample */
     int64_t last_tokens;
     int peers;
-    uint64_t up, silent;     /* bits of the sites whose lines are up; that do not answer heartbeats */
-    int64_t refused, scaled; /* as the last events said */
+    uint64_t lost;       /* as neb_meter_run.lost() said at the last sample */
+    int64_t lost_ns;     /* when it was asked */
+    uint64_t up, silent; /* bits of the sites whose lines are up; that do not answer heartbeats */
+    int64_t refused;     /* as the last event said */
+    uint64_t news;       /* of the session, as far as they are events */
+    char leader[64];     /* the site that leads, as the last event said */
     bool waiting;
     double waiting_since;     /* seconds waited when it began */
     char pace[80], line[256]; /* pace: as in the status */

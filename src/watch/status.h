@@ -114,6 +114,9 @@
     INT(greetings_dropped, "", SESSION, OLD("", "", "", ""), "connections closed because too many waited to be greeted")    \
     INT(scaled, "", SESSION, OLD("", "", "", ""), "updates that entered shorter than they came, by the rule of influence")  \
     TEXT(scaled_of, 120, "", SESSION, OLD("", "", "", ""), "whose they were (docs/trust.md)")                               \
+    REAL(epsilon_spent, 4, "", SESSION, OLD("", "", "", ""), "of its privacy budget so far; 0: the site has none")             \
+    REAL(epsilon_limit, 4, "", SESSION, OLD("", "", "", ""), "its privacy budget; 0: no limit")                                \
+    REAL(epsilon_delta, 12, "", SESSION, OLD("", "", "", ""), "the delta for which the epsilons hold")                         \
     INT(id, "", SEEN, OLD("", "", "", "id"), "of the site in the roster")                                                   \
     BOOL(member, SEEN, OLD("", "", "", ""), "the log counts it among the members")                                          \
     BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it, or reaches it through another member")             \
@@ -159,7 +162,11 @@ enum neb_status_keys {
     NEB_STATUS_OLD
 };
 
-enum { NEB_STATUS_BYTES = 16 << 10, NEB_STATUS_SITES = 64 };
+enum {
+    NEB_STATUS_BYTES = 16 << 10,
+    NEB_STATUS_SITES = 64,
+    NEB_STATUS_SILENT_S = 2 /* a line without an answer for longer than this is silent */
+};
 
 /* Sets the fields that a session knows, the name and the target excepted. */
 void neb__status_from_session(const struct neb_session_status *s, struct neb_site_status *out);
