@@ -147,13 +147,17 @@ static void sums_and_forecast(void **state)
     assert_true(v->fp32 > 799999 && v->fp32 < 800001 && v->sent > 499);
     assert_true(v->roots_agree && v->roots == 2);
     neb__view_free(v);
-    f->site[1].root[3] = 'f';
+    f->site[1].root[3] = 'f'; /* the word of a site elsewhere: shown as that, and decides nothing */
     v = look(f);
+    assert_true(v->roots_agree && v->roots == 1);
+    assert_true(v->site[1].root_differs && !v->site[0].root_differs);
+    snprintf(v->site[1].folder, sizeof v->site[1].folder, "%s", dir); /* its own file, here */
+    neb__view_judge(v, v->now);
     assert_false(v->roots_agree);
     neb__view_free(v);
     f->site[1].root_record = 6; /* another record: nothing to compare */
     v = look(f);
-    assert_true(v->roots_agree);
+    assert_true(v->roots_agree && !v->site[1].root_differs);
     neb__view_free(v);
     neb__free(f);
 }
@@ -171,10 +175,24 @@ static void a_liar_does_not_move_the_run(void **state)
     assert_int_equal(v->target, 1000);
     assert_int_equal(v->record, 7);
     neb__view_free(v);
-    f->site[0].run_tokens = f->site[1].run_tokens =
-        0; /* nobody commits: the sum of what was trained, without overflow */
+    f->site[0].trained_s = 50; /* 500 of 1000 tokens in 50 s; 100 steps of 200, 10 tokens each, 10 a second */
+    f->site[1].planned_s = 1e-9,
+    f->site[1].trained_s = f->site[1].tokens_per_second = f->site[1].loss = 1e300;
+    f->site[1].ended = true;
     v = look(f);
-    assert_true(v->tokens > 0);
+    assert_true(v->seconds_left > 49 && v->seconds_left < 51);
+    assert_true(v->progress > 0.49 && v->progress < 0.51);
+    assert_true(v->loss > 2.99 && v->loss < 3.01);
+    assert_false(v->ended);
+    neb__view_free(v);
+    f->site[0].ended = true; /* the log here says so */
+    v = look(f);
+    assert_true(v->ended);
+    neb__view_free(v);
+    f->site[0].run_tokens = f->site[0].token_target = f->site[0].record = 0;
+    v = look(
+        f); /* nobody here has committed: what was trained counts, without overflow, and no word of another site */
+    assert_true(v->tokens > 0 && !v->target && !v->record);
     neb__view_free(v);
     neb__free(f);
 }
@@ -256,6 +274,39 @@ static void many_values_are_few_points(void **state)
     assert_int_equal(json_array_size(json_object_get(log, "events")), 1);
     json_decref(log);
     neb__buf_free(&b);
+    neb__history_free(h);
+    neb__view_free(v);
+    neb__free(f);
+}
+
+/* A past that is longer than one update reads comes in pieces, in order and whole. */
+static void a_long_past_is_read_in_pieces(void **state)
+{
+    (void)state;
+    char command[128];
+    struct neb_status_file *f = two_sites();
+    struct neb_history *h;
+    struct neb_metrics *m;
+    int updates = 1;
+    snprintf(command, sizeof command, "rm -f %s/metrics.sqlite*", dir);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(neb__metrics_open(dir, -1, &m), NEB_OK);
+    for (int i = 1; i <= NEB_HISTORY_CATCH_UP + 1000; i++)
+        assert_int_equal(neb__metrics_put(m, i, "tokens", i), NEB_OK);
+    assert_int_equal(neb__metrics_event(m, 1, "start", "there"), NEB_OK);
+    assert_int_equal(neb__metrics_close(m), NEB_OK);
+    struct neb_view *v = look(f);
+    assert_int_equal(neb__history_create(&h), NEB_OK);
+    for (neb_status s; (s = neb__history_update(h, v)) != NEB_OK; updates++)
+        assert_int_equal(s, NEB_ERR_AGAIN);
+    assert_int_equal(updates, 2);
+    json_t *all = ask(h, &(struct neb_history_query){.name = "tokens", .points = 100});
+    const json_t *values =
+        json_object_get(json_object_get(json_object_get(json_object_get(all, "sites"), "a"), "tokens"), "v");
+    double last = json_number_value(json_array_get(values, json_array_size(values) - 1));
+    assert_true(last > NEB_HISTORY_CATCH_UP + 999);
+    assert_int_equal(neb__history_events(h), 1);
+    json_decref(all);
     neb__history_free(h);
     neb__view_free(v);
     neb__free(f);
@@ -372,6 +423,49 @@ static void an_alert_is_told_once_and_when_it_ends(void **state)
     neb__free(f);
 }
 
+/* All sites may be in trouble of every kind at one time. Who leaves the view frees the place that its least loss had. */
+static void there_is_room_for_every_alert(void **state)
+{
+    (void)state;
+    struct neb_view *v;
+    struct neb_alerts *a = NEB_NEW(struct neb_alerts);
+    struct told t = {0};
+    assert_non_null(a);
+    assert_int_equal(neb__view_create(&v), NEB_OK);
+    a->rules.disk = 1e9;
+    v->now = 1000, v->n = NEB_STATUS_SITES, v->roots_agree = true;
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < v->n; i++) {
+            struct neb_site_status *s = &v->site[i].st;
+            snprintf(s->name, sizeof s->name, "%s-%d", turn ? "new" : "old", i);
+            v->site[i].health = NEB_HEALTH_HALTED, v->site[i].root_differs = true;
+            s->nonfinite = 1, s->disk_full = true, s->loss = 1;
+            s->epsilon_limit = 8, s->epsilon_spent = 7.5, s->epsilon_delta = 1e-6;
+        }
+        neb__alerts_check(a, v, note, &t);
+        assert_int_equal(a->n, 5 * NEB_STATUS_SITES);
+        for (int i = 0; i < v->n; i++) v->site[i].st.loss = 2;
+        neb__alerts_check(a, v, note, &t);
+        v->now += 61;
+        neb__alerts_check(a, v, note, &t);
+        assert_int_equal(a->n, 6 * NEB_STATUS_SITES); /* the loss of each has risen from its own least */
+    }
+    assert_int_equal(t.begun, 2 * 6 * NEB_STATUS_SITES);
+    assert_int_equal(t.ended, 6 * NEB_STATUS_SITES);
+    v->n = 1;
+    v->site[0].st = (struct neb_site_status){.name = "one", .epsilon_limit = 8, .epsilon_spent = 7};
+    v->site[0].health = NEB_HEALTH_GOOD, v->site[0].root_differs = false;
+    neb__alerts_check(a, v, note, &t);
+    assert_int_equal(a->n, 0); /* an eighth of the budget is left */
+    v->site[0].st.epsilon_spent = 8;
+    neb__alerts_check(a, v, note, &t);
+    assert_int_equal(a->n, 1);
+    assert_string_equal(a->list[0].text,
+                        "site one has spent epsilon 8 of its privacy budget 8: nothing is left");
+    neb__free(a);
+    neb__view_free(v);
+}
+
 /* A note is longer than an alert's text and is cut. What is left must be JSON, or nobody would be told. */
 static void an_alert_is_utf8_wherever_it_is_cut(void **state)
 {
@@ -441,8 +535,10 @@ int main(void)
         cmocka_unit_test(a_liar_does_not_move_the_run),
         cmocka_unit_test(prometheus_gets_every_site),
         cmocka_unit_test(many_values_are_few_points),
+        cmocka_unit_test(a_long_past_is_read_in_pieces),
         cmocka_unit_test(the_past_follows_its_file),
         cmocka_unit_test(an_alert_is_told_once_and_when_it_ends),
+        cmocka_unit_test(there_is_room_for_every_alert),
         cmocka_unit_test(an_alert_is_utf8_wherever_it_is_cut),
         cmocka_unit_test(only_changes_are_told),
         cmocka_unit_test(only_an_address_of_this_machine_is_local),

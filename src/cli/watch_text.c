@@ -5,6 +5,7 @@
  * happened. Where the output is not a terminal the page is printed once. */
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/printable.h"
 #include "cli/watch_loop.h"
 #include "watch/report.h"
 
@@ -33,9 +34,9 @@ static void find_size(struct screen *s)
 {
     struct winsize w = {0};
     const char *columns = getenv("COLUMNS"), *rows = getenv("LINES");
-    bool known = !ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) && w.ws_col;
-    s->columns = known ? w.ws_col : columns ? atoi(columns) : 80;
-    s->rows = known ? w.ws_row : rows ? atoi(rows) : 24;
+    s->columns = columns ? atoi(columns) : 80;
+    s->rows = rows ? atoi(rows) : 24;
+    if (!ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) && w.ws_col) s->columns = w.ws_col, s->rows = w.ws_row;
     if (s->columns < 40) s->columns = 40;
     if (s->rows < 8) s->rows = 8;
 }
@@ -79,6 +80,12 @@ static enum color color_of(enum neb_health h)
     }
 }
 
+static const char *words_on_roots(const struct neb_view *v)
+{
+    if (!v->roots_agree) return ", STATE ROOTS DIFFER";
+    return v->roots > 1 ? ", state roots agree" : "";
+}
+
 static void put_head(struct screen *s, const struct neb_view *v)
 {
     char tokens[32], rate[32], left[32] = "", bar[64] = "", when[32];
@@ -95,10 +102,7 @@ static void put_head(struct screen *s, const struct neb_view *v)
         line(s, PLAIN, "[%s] %.1f %%%s%s%s", bar, 100 * v->progress, v->ended ? ", ended" : "",
              *left ? ", until the end about " : "", left);
     line(s, PLAIN, "%s tokens, %s tokens/s, loss %.4f, record %lld%s", tokens, rate, v->loss,
-         (long long)v->record,
-         v->roots && v->roots_agree ? ", state roots agree"
-         : v->roots                 ? ", STATE ROOTS DIFFER"
-                                    : "");
+         (long long)v->record, words_on_roots(v));
 }
 
 static void put_sites(struct screen *s, const struct neb_view *v)
@@ -128,6 +132,11 @@ static void put_trouble(struct screen *s, const struct neb_view *v)
         if (st->nonfinite)
             line(s, BAD, "%s: the loss of %lld steps was not finite", st->name, (long long)st->nonfinite);
         if (st->disk_full) line(s, BAD, "%s: the disk is full", st->name);
+        if (v->site[i].root_differs) line(s, BAD, "%s says another state root than a site here", st->name);
+        if (st->epsilon_spent > 0 || st->epsilon_limit > 0)
+            line(s, st->epsilon_limit > 0 && st->epsilon_spent >= 0.9 * st->epsilon_limit ? BAD : DIM,
+                 "%s: privacy epsilon %.3g of %.3g, delta %.1e", st->name, st->epsilon_spent,
+                 st->epsilon_limit, st->epsilon_delta);
     }
     for (int i = 0; i < v->n_lines; i++) {
         const struct neb_view_line *l = &v->line[i];
@@ -150,6 +159,12 @@ static void put_lines(struct screen *s, const struct neb_view *v)
     }
 }
 
+static enum color color_of_mood(const char *mood)
+{
+    if (mood && !strcmp(mood, "bad")) return BAD;
+    return mood && !strcmp(mood, "slow") ? SLOW : DIM;
+}
+
 static void put_event(struct screen *s, const json_t *e)
 {
     const char *mood = json_string_value(json_object_get(e, "mood"));
@@ -157,12 +172,25 @@ static void put_event(struct screen *s, const json_t *e)
     struct tm tm;
     char when[32];
     strftime(when, sizeof when, "%H:%M:%S", localtime_r(&t, &tm));
-    line(s,
-         mood && !strcmp(mood, "bad")    ? BAD
-         : mood && !strcmp(mood, "slow") ? SLOW
-                                         : DIM,
-         "%s %s %s: %s", when, json_string_value(json_object_get(e, "site")),
+    line(s, color_of_mood(mood), "%s %s %s: %s", when, json_string_value(json_object_get(e, "site")),
          json_string_value(json_object_get(e, "kind")), json_string_value(json_object_get(e, "text")));
+}
+
+/* Where there is room for them and for some events. */
+static void put_samples(struct screen *s, struct neb_history *h)
+{
+    char *text = neb__history_note(h, "samples"), *rest = NULL;
+    int room = s->rows - 1 - s->used - 3;
+    if (room < 6) {
+        neb__free(text);
+        return;
+    }
+    for (char *l = text ? strtok_r(text, "\n", &rest) : NULL; l && room > 0;
+         l = strtok_r(NULL, "\n", &rest), room--) {
+        neb__text_clean(l);
+        line(s, PLAIN, "%s", l);
+    }
+    neb__free(text);
 }
 
 static void put_events(struct screen *s, struct neb_history *h)
@@ -190,6 +218,7 @@ static void draw(struct screen *s, const struct neb_view *v, struct neb_history 
         put_sites(s, v);
         put_trouble(s, v);
         put_lines(s, v);
+        put_samples(s, h);
         put_events(s, h);
     }
     if (live) printf("\033[H");
@@ -229,7 +258,8 @@ neb_status neb__watch_text(const char *folder, const struct neb_watch_options *o
         status = neb__view_look(v, folder);
         if (status == NEB_ERR_NOTFOUND && live) status = NEB_OK; /* it may begin yet */
         if (status != NEB_OK) break;
-        (void)neb__history_update(h, v);
+        while (neb__history_update(h, v) == NEB_ERR_AGAIN && !live) {
+        } /* a terminal gets the rest at its next look */
         draw(&s, v, h, live);
     }
     if (live) {

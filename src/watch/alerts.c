@@ -46,19 +46,33 @@ static double grace_of(const char *kind)
     return !strcmp(kind, "loss-rising") ? grace_loss : 0;
 }
 
-static double *best_of(struct neb_alerts *a, const char *name)
+/* A place belongs to a site as long as the view has it. */
+static double *best_of(struct neb_alerts *a, const struct neb_view *v, const char *name)
 {
+    int free_at = -1;
     for (int i = 0; i < NEB_STATUS_SITES; i++) {
-        if (!*a->best_of[i]) snprintf(a->best_of[i], sizeof a->best_of[i], "%s", name);
         if (!strcmp(a->best_of[i], name)) return &a->best[i];
+        if (free_at < 0 && (!*a->best_of[i] || neb__view_find(v, a->best_of[i]) < 0)) free_at = i;
     }
-    return NULL;
+    if (free_at < 0) return NULL;
+    snprintf(a->best_of[free_at], sizeof a->best_of[free_at], "%s", name);
+    a->best[free_at] = 0;
+    return &a->best[free_at];
+}
+
+/* It is told when a tenth is left, so that there is time to decide. */
+static void check_privacy(struct neb_alerts *a, const struct neb_view *v, const struct neb_site_status *s)
+{
+    bool over = s->epsilon_limit > 0 && s->epsilon_spent >= s->epsilon_limit;
+    if (s->epsilon_limit > 0 && s->epsilon_spent >= 0.9 * s->epsilon_limit)
+        wrong(a, v->now, "privacy", s->name, "site %s has spent epsilon %.3g of its privacy budget %.3g%s",
+              s->name, s->epsilon_spent, s->epsilon_limit, over ? ": nothing is left" : "");
 }
 
 static void check_site(struct neb_alerts *a, const struct neb_view *v, const struct neb_view_site *s)
 {
     const char *name = s->st.name;
-    double *best = best_of(a, name);
+    double *best = best_of(a, v, name);
     if (s->health == NEB_HEALTH_GONE) wrong(a, v->now, "site-gone", name, "site %s is gone", name);
     if (s->health == NEB_HEALTH_HALTED)
         wrong(a, v->now, "site-halted", name, "site %s has halted: %.150s", name, s->st.note);
@@ -70,6 +84,11 @@ static void check_site(struct neb_alerts *a, const struct neb_view *v, const str
     if (best && *best > 0 && s->st.loss > rise * *best && s->health != NEB_HEALTH_DONE)
         wrong(a, v->now, "loss-rising", name, "site %s: the loss rose to %.4f from %.4f", name, s->st.loss,
               *best);
+    if (s->root_differs)
+        wrong(a, v->now, "root-differs", name,
+              "site %s says another state root than a site here after record %lld", name,
+              (long long)s->st.root_record);
+    check_privacy(a, v, &s->st);
     bool low = s->st.disk_free > 0 && s->st.disk_free < a->rules.disk;
     if (s->st.disk_full || (low && s->health != NEB_HEALTH_DONE))
         wrong(a, v->now, "disk", name, "site %s: %.1f GB of room are left%s", name, s->st.disk_free / 1e9,
@@ -93,7 +112,8 @@ void neb__alerts_check(struct neb_alerts *a, const struct neb_view *v,
     for (int i = 0; i < v->n; i++) check_site(a, v, &v->site[i]);
     check_commits(a, v);
     if (!v->roots_agree)
-        wrong(a, v->now, "roots-differ", "", "two sites have different states after the same record");
+        wrong(a, v->now, "roots-differ", "",
+              "two sites that write here have different states after one record");
     for (int i = 0; i < a->n; i++) {
         struct neb_alert *x = &a->list[i];
         if (x->seen && !x->told && v->now - x->since >= grace_of(x->kind)) {

@@ -4,7 +4,11 @@
 
 #include "watch/view.h"
 
-enum { NEB_ALERTS = 256 };
+enum {
+    NEB_ALERT_KINDS = 9, /* of a site; the run has two more */
+    /* Every one may be on at one time, and at the next look all sites may be others: those that end are then in the list, too. */
+    NEB_ALERTS = 2 * (NEB_STATUS_SITES * NEB_ALERT_KINDS + 2),
+};
 
 struct neb_alert_rules {
     double stalled; /* seconds without a commit; 0: no such alert */

@@ -58,7 +58,8 @@ struct event {
 struct neb_history {
     pthread_mutex_t lock;
     struct past site[NEB_STATUS_SITES];
-    int n, cap; /* cap: points of a series */
+    int n, cap;     /* cap: points of a series */
+    int64_t budget; /* rows that the present update may still read */
     struct event *events;
     int64_t n_events;
     neb_status status;
@@ -159,6 +160,7 @@ struct reading {
 static int take(void *arg, int64_t step, double time, double v)
 {
     struct reading *r = arg;
+    r->h->budget--;
     neb_status s = add(&r->p->value[r->value], r->h->cap, values[r->value].counts, step, time, v);
     if (s != NEB_OK) r->h->status = s;
     return s == NEB_OK;
@@ -176,7 +178,7 @@ static int take_event(void *arg, int64_t id, int64_t step, double time, const ch
     neb__text_clean(e->kind);
     neb__text_clean(e->text);
     r->p->event = id;
-    return 1;
+    return --h->budget > 0;
 }
 
 /* The file may be replaced: by a newer copy of a site elsewhere, or by a new run in the same folder. */
@@ -210,10 +212,11 @@ static void read_database(struct neb_history *h, struct past *p)
     for (int i = 0; i < VALUES; i++) {
         struct reading r = {h, p, i};
         int64_t after = p->value[i].next - 1;
-        (void)neb__metrics_range(p->db, values[i].name, after, INT64_MAX, INT64_MAX, take, &r);
+        if (h->budget > 0)
+            (void)neb__metrics_range(p->db, values[i].name, after, INT64_MAX, h->budget, take, &r);
     }
     struct reading r = {h, p, 0};
-    (void)neb__metrics_events_after(p->db, p->event, take_event, &r);
+    if (h->budget > 0) (void)neb__metrics_events_after(p->db, p->event, take_event, &r);
 }
 
 static double heard_value(const struct neb_site_status *s, const char *name)
@@ -272,6 +275,7 @@ neb_status neb__history_update(struct neb_history *h, const struct neb_view *v)
         pthread_mutex_unlock(&h->lock);
         return NEB_OK;
     }
+    h->budget = NEB_HISTORY_CATCH_UP;
     if (!h->cap) h->cap = v->n > 8 ? 2 * (NEB_HISTORY_POINTS * 4 / v->n) : NEB_HISTORY_POINTS;
     if (h->cap < 256) h->cap = 256;
     for (int i = 0; i < v->n; i++) {
@@ -282,7 +286,9 @@ neb_status neb__history_update(struct neb_history *h, const struct neb_view *v)
         if (!p->db) sample(h, p, &v->site[i], v->now);
     }
     neb_status status = h->status;
+    bool more = h->budget <= 0;
     pthread_mutex_unlock(&h->lock);
+    if (status == NEB_OK && more) return neb__quiet(NEB_ERR_AGAIN, "the past is still being read");
     return status;
 }
 
@@ -464,10 +470,11 @@ const char *neb__event_mood(const char *kind, const char *text)
 {
     static const struct {
         const char *kind, *mood;
-    } list[] = {{"link down", "bad"}, {"halt", "bad"},     {"dropped", "bad"}, {"wait", "slow"},
-                {"restart", "good"},  {"link up", "good"}, {"start", "good"},  {"goes on", "good"},
-                {"refused", "slow"},  {"shorter", "slow"}, {"late", "slow"},   {"goodbye", "plain"},
-                {"answers", "good"}};
+    } list[] = {{"link down", "bad"}, {"halt", "bad"},     {"dropped", "bad"},  {"wait", "slow"},
+                {"restart", "good"},  {"link up", "good"}, {"start", "good"},   {"goes on", "good"},
+                {"refused", "slow"},  {"shorter", "slow"}, {"late", "slow"},    {"goodbye", "plain"},
+                {"answers", "good"},  {"named", "bad"},    {"evicted", "bad"},  {"forced", "bad"},
+                {"scaled", "slow"},   {"missed", "slow"},  {"admitted", "good"}};
     (void)text;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!strcmp(kind, list[i].kind)) return list[i].mood;

@@ -14,13 +14,19 @@
 
 struct neb_history;
 
-enum { NEB_HISTORY_POINTS = 2048, NEB_HISTORY_EVENTS = 2000, NEB_HISTORY_ROWS = 50000 };
+enum {
+    NEB_HISTORY_POINTS = 2048,
+    NEB_HISTORY_EVENTS = 2000,
+    NEB_HISTORY_ROWS = 50000,     /* that one question reads from a database */
+    NEB_HISTORY_CATCH_UP = 200000 /* that one update reads from all of them */
+};
 
 /* NEB_ERR_NOMEM */
 neb_status neb__history_create(struct neb_history **out);
 void neb__history_free(struct neb_history *h); /* NULL is fine */
 
-/* Takes in what is new since the last call. A database that cannot be read now is tried again. NEB_ERR_NOMEM */
+/* Takes in what is new since the last call. A database that cannot be read now is tried again. A long past is read in several
+ * calls, so that others are answered in between. NEB_ERR_AGAIN (quiet): there is more; NEB_ERR_NOMEM */
 neb_status neb__history_update(struct neb_history *h, const struct neb_view *v);
 
 /* What a caller asks for. */

@@ -99,6 +99,16 @@ static neb_status state_entry(const struct neb_report *r, const struct neb_repor
     return neb__buf_printf(out, "</dd>");
 }
 
+static neb_status privacy_entry(const struct neb_report *r, const struct neb_report_site *s,
+                                struct neb_buf *out)
+{
+    int at = r->view ? neb__view_find(r->view, s->name) : -1;
+    const struct neb_site_status *st = at < 0 ? NULL : &r->view->site[at].st;
+    if (!st || !(st->epsilon_spent > 0)) return NEB_OK;
+    if (!(st->epsilon_limit > 0)) return entry(out, "privacy", "epsilon %.3g", st->epsilon_spent);
+    return entry(out, "privacy", "epsilon %.3g of %.3g", st->epsilon_spent, st->epsilon_limit);
+}
+
 /* Bytes of fp32 gradients at every step of the sites in the report, over all starts as `sent` is. The view has it since the
  * last start. */
 static double fp32_bytes(const struct neb_report *r)
@@ -154,6 +164,7 @@ static neb_status tile(const struct neb_report *r, const struct neb_report_site 
     NEB_TRY(neb__report_html(out, s->role));
     NEB_TRY(neb__buf_printf(out, "</span></h3><dl>"));
     NEB_TRY(state_entry(r, s, out));
+    NEB_TRY(privacy_entry(r, s, out));
     neb__format_count(tokens, text, sizeof text);
     NEB_TRY(entry(out, "tokens trained", "%s", text));
     neb__format_count(seconds > 0 ? tokens / seconds : 0, text, sizeof text);

@@ -4,7 +4,10 @@
  * A view is read from the folders that sites write. FOLDER may be the OUT of a site (with all sites as this
  * one sees them), a site's own folder, or a folder that holds the OUT of several sites, as `nebula-i lab`
  * makes it. Where a site writes into one of the folders itself, its own words count; else those that another
- * site has heard. */
+ * site has heard.
+ *
+ * A site that writes here is believed. The words of a site elsewhere are shown as its words. They decide nothing that concerns
+ * the run: not its end, its forecast, its loss, nor whether the state roots agree. */
 #ifndef NEB_WATCH_VIEW_H
 #define NEB_WATCH_VIEW_H
 
@@ -31,6 +34,7 @@ struct neb_view_site {
     enum neb_health health;
     double silent;         /* seconds since anything new came from it */
     char shown[96];        /* its state in a few words */
+    bool root_differs;     /* it says another root than a site here has after the same record */
     char folder[PATH_MAX]; /* where it writes its metrics; "": not here */
 };
 
@@ -59,8 +63,8 @@ struct neb_view {
     double tokens_per_second, loss, seconds_left; /* loss 0: none; seconds_left below 0: not known */
     double progress;                              /* 0 to 1; below 0: not known */
     int64_t record;
-    bool roots_agree, ended; /* roots: no two sites have different ones after one record */
-    int roots;               /* sites that take part in the comparison */
+    bool roots_agree, ended; /* roots: no two sites that write here have different ones after one record */
+    int roots;               /* sites that take part in the comparison, and agree */
     double sent, fp32;       /* bytes: sent by all sites; that fp32 gradients at every step would have been */
 };
 

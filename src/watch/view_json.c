@@ -1,5 +1,5 @@
 /* view_json.c: a view as JSON (docs/watch.md lists the keys). The sites have every key of docs/status.md, and
- * four more that are worked out: health, shown, silent, here.
+ * more that are worked out: health, shown, silent, here, root_differs, privacy where there is a budget.
  *
  * The lines of a full view grow with the square of the sites. Beyond LINES_SHOWN only those are told that have
  * news: the leader's, and those that are down or do not answer. */
@@ -12,12 +12,19 @@ enum { LINES_SHOWN = 512 };
 
 static bool is_told(const struct neb_view *v, const struct neb_view_line *l)
 {
-    return v->n_lines <= LINES_SHOWN || v->site[l->from].st.leader || !l->up || l->silent_s > 2;
+    return v->n_lines <= LINES_SHOWN || v->site[l->from].st.leader || !l->up ||
+           l->silent_s > NEB_STATUS_SILENT_S;
 }
 
 static json_t *number(double x)
 {
     return json_real(isfinite(x) ? x : 0);
+}
+
+static json_t *privacy_object(const struct neb_site_status *s)
+{
+    return json_pack("{s:o, s:o, s:o}", "epsilon_spent", number(s->epsilon_spent), "epsilon_limit",
+                     number(s->epsilon_limit), "delta", number(s->epsilon_delta));
 }
 
 static json_t *site_object(const struct neb_view_site *s)
@@ -28,6 +35,9 @@ static json_t *site_object(const struct neb_view_site *s)
     json_object_set_new(o, "shown", neb__status_text_value(s->shown));
     json_object_set_new(o, "silent", number(round(10 * s->silent) / 10));
     json_object_set_new(o, "here", json_boolean(*s->folder));
+    json_object_set_new(o, "root_differs", json_boolean(s->root_differs));
+    if (s->st.epsilon_spent > 0 || s->st.epsilon_limit > 0)
+        json_object_set_new(o, "privacy", privacy_object(&s->st));
     return o;
 }
 

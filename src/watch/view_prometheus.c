@@ -76,6 +76,12 @@ static const struct {
     FIELD("nebula_site_update_bytes", "gauge", REAL, update_bytes, "Bytes of the newest update."),
     FIELD("nebula_site_stored_bytes", "gauge", INT, stored, "Bytes of updates on disk."),
     FIELD("nebula_site_disk_free_bytes", "gauge", ZERO_IS_NONE, disk_free, "Room where the site writes."),
+    FIELD("nebula_site_privacy_epsilon_spent", "gauge", ZERO_IS_NONE, epsilon_spent,
+          "Privacy budget spent; absent where there is none."),
+    FIELD("nebula_site_privacy_epsilon_limit", "gauge", ZERO_IS_NONE, epsilon_limit,
+          "Privacy budget; absent where there is none."),
+    FIELD("nebula_site_privacy_delta", "gauge", ZERO_IS_NONE, epsilon_delta,
+          "The delta for which the epsilons hold."),
     FIELD("nebula_site_waiting_seconds", "gauge", REAL, waiting_s, "Since the site waits; 0: it does not."),
     FIELD("nebula_site_nonfinite_steps", "gauge", INT, nonfinite,
           "Steps in a row whose loss was not finite."),
@@ -235,7 +241,7 @@ neb_status neb__view_prometheus(const struct neb_view *v, struct neb_buf *b)
     NEB_TRY(plain(b, "nebula_run_left_seconds", "gauge", v->seconds_left,
                   "Until the end, as forecast; -1: not known."));
     NEB_TRY(plain(b, "nebula_run_roots_agree", "gauge", v->roots_agree,
-                  "0: two sites have different state roots."));
+                  "0: two sites that write here have different state roots."));
     NEB_TRY(plain(b, "nebula_run_ended", "gauge", v->ended, "1: every site has ended."));
     NEB_TRY(plain(b, "nebula_run_sent_bytes_total", "counter", v->sent, "Sent by all sites."));
     NEB_TRY(plain(b, "nebula_run_fp32_gradient_bytes_total", "counter", v->fp32,
