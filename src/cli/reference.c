@@ -59,6 +59,8 @@ const struct neb_reference_row neb__reference_environment[] = {
      "of the command of `watch --alert`: what is wrong, where, whether it begins or ends, in words, all as "
      "JSON"},
     {"NEBULA_WATCH_TOKEN", "the token of `nebula-i watch`, where other users cannot read it"},
+    {"NEBULA_WATCH_ORDER_WORD",
+     "the word for orders of `nebula-i watch --orders`, where other users cannot read it"},
     {"NEBULA_WATCH_ALERT", "the alert of `nebula-i watch`, where other users cannot read it"},
     {"NO_COLOR", "if it is set and not empty: no colours"},
     {"TERM, COLUMNS, LINES",

@@ -1,24 +1,11 @@
-/* verb_order.c: `nebula-i order`: what an operator demands of a run that is under way.
- *
- * The command needs the folder of one site of the run. It reads there where the log ends (run/status.json), signs an order
- * that holds only behind that record, and leaves it in run/orders; the site's process passes it on to whoever leads. So
- * an order means one thing in one history, works once, and can be given at any site, even by copying the file there. */
-#include "cli/member_words.h"
+/* verb_order.c: `nebula-i order`: what an operator demands of a run that is under way (give_order.h). */
 #include "cli/verb.h"
 #include "base/clock.h"
-#include "base/file.h"
-#include "base/mem.h"
+#include "cli/give_order.h"
 #include "cli/reference.h"
-#include "seal/site.h"
-#include "run/orders.h"
-#include "watch/status.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct options {
@@ -36,237 +23,12 @@ static const struct neb_opt table[] = {
     NEB_OPT_END,
 };
 
-/* The run that an order is for, as one site knows it. */
-struct place {
-    const char *folder;
-    struct neb_chain *chain;
-    struct neb_key *key;       /* signs */
-    struct neb_members roster; /* of the log */
-    uint64_t index;
-    struct neb_hash head, genesis;
-};
-
-/* ---- where the log ends ------------------------------------------------------------------------------------------ */
-
-static bool read_hash(const char *hex, struct neb_hash *out)
+static enum neb_order_fate await(const char *path, int64_t start, double seconds)
 {
-    if (!hex || strlen(hex) != 2 * NEB_HASH_SIZE) return false;
-    for (int i = 0; i < NEB_HASH_SIZE; i++)
-        if (sscanf(hex + 2 * i, "%2hhx", &out->b[i]) != 1) return false;
-    return true;
-}
-
-static neb_status check_log_end(struct place *p, const struct neb_status_log *log, const char *path)
-{
-    p->index = (uint64_t)log->record;
-    p->roster = (struct neb_members){.epoch = (uint32_t)log->epoch,
-                                     .members = (uint64_t)log->members,
-                                     .voters = (uint64_t)log->voters,
-                                     .trains = (uint64_t)log->trains,
-                                     .heavy = (uint16_t)log->heavy};
-    if (!read_hash(log->hash, &p->head))
-        return neb__fail(NEB_ERR_NOTFOUND, "%s: no run has been under way in this folder (%s)", p->folder,
-                         path);
-    NEB_TRY(neb__chain_run_genesis(p->chain, log->run, &p->genesis));
-    if (p->index) return NEB_OK;
-    return neb__fail(NEB_ERR_STATE, "the run has no record yet that an order could name: wait for the first "
-                                    "round, or change the roster before the sites start (nebula-i roster)");
-}
-
-static neb_status read_log_end(struct place *p)
-{
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/run/status.json", p->folder) >= (int)sizeof path)
-        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", p->folder);
-    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
-    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
-    neb_status status = neb__status_file_read(path, f);
-    if (status == NEB_OK || status == NEB_ERR_NOTFOUND) status = check_log_end(p, &f->log, path);
-    neb__free(f);
-    return status;
-}
-
-/* ---- wording ----------------------------------------------------------------------------------------------------- */
-
-static neb_status site_named(const struct place *p, const char *name, uint16_t *id)
-{
-    const struct neb_member *m = neb__roster_by_name(&p->chain->now, name);
-    if (!m || !(p->roster.members & neb__bit(m->id)))
-        return neb__fail(NEB_ERR_NOTFOUND, "the run has no member '%s' (nebula-i roster show %s)", name,
-                         p->folder);
-    *id = m->id;
-    return NEB_OK;
-}
-
-/* The next epoch of the links' roster, without the members whose bit is in `gone`, with *add. */
-static neb_status new_epoch(struct place *p, uint64_t gone, const struct neb_member *add, struct neb_buf *out)
-{
-    struct neb_roster next = {0};
-    NEB_TRY(neb__roster_copy(&p->chain->now, &next)); /* with room for one more */
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < next.count; i++)
-        if (!(neb__bit(next.members[i].id) & gone)) next.members[n++] = next.members[i];
-    if (add) next.members[n++] = *add;
-    next.count = n;
-    const struct neb_key *signers[] = {p->key};
-    neb_status status = neb__chain_propose(p->chain, gone ? NEB_EPOCH_EVICT : NEB_EPOCH_CHANGE, p->index,
-                                           &p->head, &next, signers, 1, out);
-    if (status == NEB_OK) status = neb__chain_extend(p->chain, out->data, out->len);
-    neb__roster_free(&next);
-    return status;
-}
-
-static neb_status admit(struct place *p, const struct options *o, int n, char **words,
-                        struct neb_order *order, struct neb_buf *epoch)
-{
-    struct neb_member m = {.flags = (uint8_t)(NEB_MEMBER_LEARNER | (o->witness ? NEB_MEMBER_WITNESS : 0))};
-    NEB_TRY(neb__member_identity(words[0], &m));
-    for (int i = 1; i < n; i++) NEB_TRY(neb__member_address(&m, words[i]));
-    if (neb__roster_by_name(&p->chain->now, m.name))
-        return neb__fail(NEB_ERR_EXISTS, "'%s' is a member already", m.name);
-    NEB_TRY(new_epoch(p, 0, &m, epoch));
-    order->site = neb__roster_by_name(&p->chain->now, m.name)->id;
-    order->flags = o->witness ? 0 : 1;
-    if (order->site >= NEB_SITES_MAX)
-        return neb__fail(NEB_ERR_LIMIT, "a run has at most %d sites over its life", NEB_SITES_MAX);
-    return NEB_OK;
-}
-
-static neb_status evict(struct place *p, const char *name, struct neb_order *order, struct neb_buf *epoch)
-{
-    NEB_TRY(site_named(p, name, &order->site));
-    struct neb_members next;
-    neb__order_roster(order, &p->roster, &next);
-    if (!neb__members_follows(&p->roster, &next))
-        return neb__fail(NEB_ERR_INVALID, "without '%s' the others cannot be sure of a majority: see `force`",
-                         name);
-    return new_epoch(p, neb__bit(order->site), NULL, epoch);
-}
-
-/* FORCE and ADOPT: a whole roster. */
-static neb_status restrict_to(struct place *p, int n, char **names, struct neb_order *order,
-                              struct neb_buf *epoch)
-{
-    uint64_t left = 0;
-    for (int i = 0; i < n; i++) {
-        uint16_t id = 0;
-        NEB_TRY(site_named(p, names[i], &id));
-        left |= neb__bit(id);
-    }
-    struct neb_members r = p->roster;
-    r.members &= left, r.voters &= left, r.trains &= left;
-    if (!(r.trains & r.members)) r.trains |= r.members;
-    if (!(left & neb__bit(r.heavy))) r.heavy = NEB_NO_SITE;
-    r.epoch += 2; /* one for a change that may be under way */
-    if (!n || !neb__members_valid(&r))
-        return neb__fail(NEB_ERR_INVALID, "name the sites that go on, at least one of them with a vote");
-    order->epoch = r.epoch;
-    order->roster = r;
-    uint64_t gone = p->roster.members & ~left;
-    return gone ? new_epoch(p, gone, NULL, epoch) : NEB_OK;
-}
-
-static neb_status bound(const char *text, uint64_t *out)
-{
-    char *end;
-    float x = strcmp(text, "none") ? strtof(text, &end) : 0;
-    if (strcmp(text, "none") && (*end || !(x > 0) || !isfinite(x)))
-        return neb__fail(NEB_ERR_INVALID, "'%s' is not a bound: a positive number, or none", text);
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    *out = bits;
-    return NEB_OK;
-}
-
-static neb_status budget(const char *text, uint64_t *out)
-{
-    char *end;
-    double x = strtod(text, &end);
-    if (*end == '%') end++;
-    if (*end || !(x >= 0.1 && x <= 100))
-        return neb__fail(NEB_ERR_INVALID, "'%s' is not a share: 0.1 to 100 percent", text);
-    *out = (uint64_t)lround(10 * x);
-    return NEB_OK;
-}
-
-static neb_status word(struct place *p, const struct options *o, uint8_t op, int n, char **words,
-                       struct neb_order *order, struct neb_buf *epoch)
-{
-    *order = (struct neb_order){
-        .op = op, .signer = NEB_BY_OPERATOR, .epoch = p->roster.epoch, .index = p->index, .head = p->head};
-    switch (op) {
-    case NEB_OP_ADMIT: return admit(p, o, n, words, order, epoch);
-    case NEB_OP_EVICT: return evict(p, words[0], order, epoch);
-    case NEB_OP_FORCE:
-    case NEB_OP_ADOPT: return restrict_to(p, n, words, order, epoch);
-    case NEB_OP_BUDGET: return budget(words[0], &order->value);
-    case NEB_OP_BOUND: return bound(words[0], &order->value);
-    case NEB_OP_SURVIVOR:
-        order->site = NEB_NO_SITE;
-        return strcmp(words[0], "none") ? site_named(p, words[0], &order->site) : NEB_OK;
-    case NEB_OP_LEAVE: {
-        char name[NEB_NAME_SIZE];
-        struct neb_public key;
-        NEB_TRY(neb__site_identity(p->folder, name, &key));
-        NEB_TRY(site_named(p, name, &order->site));
-        order->signer = order->site;
-        return NEB_OK;
-    }
-    default: return NEB_OK;
-    }
-}
-
-/* ---- giving ------------------------------------------------------------------------------------------------------ */
-
-static neb_status sign(void *arg, const char *purpose, const void *b, size_t n, uint8_t out[NEB_SEAL_SIZE])
-{
-    struct neb_signature s;
-    NEB_TRY(neb__key_sign(arg, purpose, b, n, &s));
-    memcpy(out, s.b, NEB_SEAL_SIZE);
-    return NEB_OK;
-}
-
-enum fate { DONE, REFUSED, LATE, WAITING };
-
-/* The file goes away when the order is carried out, and gets another name when it is refused. */
-static enum fate await(const char *path, int64_t start, double seconds)
-{
-    char refused[PATH_MAX + 16], late[PATH_MAX + 16];
-    snprintf(refused, sizeof refused, "%s.refused", path);
-    snprintf(late, sizeof late, "%s.late", path);
-    do {
-        bool gone = access(path, F_OK) != 0; /* looked at first: once it is gone, its new name is there */
-        if (!access(refused, F_OK)) return REFUSED;
-        if (!unlink(late)) return LATE;
-        if (gone) return DONE;
+    enum neb_order_fate fate;
+    while ((fate = neb__order_fate(path)) == NEB_FATE_WAITING && neb__seconds_since(start) < seconds)
         usleep(100000);
-    } while (neb__seconds_since(start) < seconds);
-    return WAITING;
-}
-
-/* words: FOLDER, then those of the order. */
-static neb_status give(const struct options *o, uint8_t op, int n, char **words, char *path, size_t size)
-{
-    const char *folder = words[0];
-    struct place p = {.folder = folder};
-    struct neb_order order;
-    struct neb_buf epoch;
-    bool own = op == NEB_OP_LEAVE;
-    if (!own && !o->operator_)
-        return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs orders");
-    neb__buf_init(&epoch, NEB_EPOCH_BYTES_MAX + 4);
-    neb_status status = neb__site_roster_load(folder, &p.chain);
-    if (status == NEB_OK) status = read_log_end(&p);
-    if (status == NEB_OK) status = neb__site_key(own ? folder : o->operator_, &p.key);
-    if (status == NEB_OK) status = word(&p, o, op, n - 1, words + 1, &order, &epoch);
-    const struct neb_seal seal = {.arg = p.key, .sign = sign};
-    if (status == NEB_OK) status = neb__order_sign(&order, &p.genesis, &seal);
-    const struct neb_order_file f = {.order = order, .epoch = epoch.data, .epoch_size = epoch.len};
-    if (status == NEB_OK) status = neb__order_file_write(folder, &f, path, size);
-    neb__buf_free(&epoch);
-    neb__key_free(p.key);
-    neb__chain_free(p.chain);
-    return status;
+    return fate;
 }
 
 /* Signed again when the log went on meanwhile: the demand does not depend on the log. */
@@ -275,20 +37,23 @@ static neb_status run(struct neb_call *c)
     const struct options *o = c->options;
     char path[PATH_MAX];
     int64_t start = neb__now_ns();
-    static const int exits[] = {
-        [REFUSED] = NEB_EXIT_REFUSED, [LATE] = NEB_EXIT_UNANSWERED, [WAITING] = NEB_EXIT_UNANSWERED};
-    enum fate fate = LATE;
-    while (fate == LATE && neb__seconds_since(start) <= o->wait) {
-        NEB_TRY(give(o, (uint8_t)c->tag, c->n, c->words, path, sizeof path));
+    static const int exits[] = {[NEB_FATE_REFUSED] = NEB_EXIT_REFUSED,
+                                [NEB_FATE_LATE] = NEB_EXIT_UNANSWERED,
+                                [NEB_FATE_WAITING] = NEB_EXIT_UNANSWERED};
+    const struct neb_demand d = {
+        .op = (uint8_t)c->tag, .witness = o->witness, .n = c->n - 1, .words = c->words + 1};
+    enum neb_order_fate fate = NEB_FATE_LATE;
+    while (fate == NEB_FATE_LATE && neb__seconds_since(start) <= o->wait) {
+        NEB_TRY(neb__order_give(c->words[0], o->operator_, &d, path, sizeof path));
         fate = await(path, start, o->wait);
-        if (fate == LATE) sleep(1);
+        if (fate == NEB_FATE_LATE) sleep(1);
     }
     c->code = exits[fate];
     switch (fate) {
-    case DONE: printf("carried out\n"); break;
-    case REFUSED: fprintf(stderr, "refused; the site's log says why (%s.refused)\n", path); break;
-    case LATE: fprintf(stderr, "other orders came first; give it again\n"); break;
-    case WAITING:
+    case NEB_FATE_DONE: printf("carried out\n"); break;
+    case NEB_FATE_REFUSED: fprintf(stderr, "refused; the site's log says why (%s.refused)\n", path); break;
+    case NEB_FATE_LATE: fprintf(stderr, "other orders came first; give it again\n"); break;
+    case NEB_FATE_WAITING:
         fprintf(stderr,
                 "not carried out yet: it lies in %s until the site's process takes it and a majority of the "
                 "votes agrees\n",

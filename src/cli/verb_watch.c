@@ -36,6 +36,16 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct neb_watch_options, egress, NEB_OPT_REAL, "0.08", NULL,
             "price of a gigabyte that leaves a site, for the cost that is shown; 0: none",
             NEB_OPT_RANGE(0, 1000)),
+    NEB_OPT(
+        struct neb_watch_options, orders, NEB_OPT_TEXT, "", NULL,
+        "a site's folder: the page also gives orders to the run, through this site; needs --operator and a "
+        "word of its own"),
+    NEB_OPT_AS(struct neb_watch_options, operator_, "operator", NEB_OPT_TEXT, "", NULL,
+               "site folder of the run's operator, who signs orders"),
+    NEB_OPT_AS(
+        struct neb_watch_options, order_word, "order-word", NEB_OPT_TEXT, "", NULL,
+        "a word that everybody must know who gives orders; also NEBULA_WATCH_ORDER_WORD, which other users "
+        "cannot see"),
     NEB_OPT_END,
 };
 
@@ -46,17 +56,36 @@ static bool is_plain(const char *token)
     return true;
 }
 
-static neb_status find_token(const struct neb_watch_options *o, const char **out)
+/* *out NULL: there is none */
+static neb_status find_word(const char *what, const char *option, const char *variable, const char **out)
 {
-    const char *token = o->token && *o->token ? o->token : getenv("NEBULA_WATCH_TOKEN");
-    *out = token && *token ? token : NULL;
+    const char *word = option && *option ? option : getenv(variable);
+    *out = word && *word ? word : NULL;
     if (!*out) return NEB_OK;
-    size_t n = strlen(token);
-    if (n < TOKEN_LEAST || n > TOKEN_MOST || !is_plain(token))
+    size_t n = strlen(word);
+    if (n < TOKEN_LEAST || n > TOKEN_MOST || !is_plain(word))
         return neb__fail(NEB_ERR_CONFIG,
-                         "the token must have %d to %d visible characters without quotes, ; , or \\; "
+                         "the %s must have %d to %d visible characters without quotes, ; , or \\; "
                          "`openssl rand -hex 16` makes one",
-                         TOKEN_LEAST, TOKEN_MOST);
+                         what, TOKEN_LEAST, TOKEN_MOST);
+    return NEB_OK;
+}
+
+static neb_status find_orders(const struct neb_watch_options *o, struct neb_serve_config *c,
+                              struct neb_watch_orders **out)
+{
+    if (!o->orders || !*o->orders) return NEB_OK;
+    NEB_TRY(find_word("word for orders", o->order_word, "NEBULA_WATCH_ORDER_WORD", &c->order_word));
+    if (!o->operator_ || !*o->operator_ || !c->order_word)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "--orders needs --operator DIR, whose key signs orders, and NEBULA_WATCH_ORDER_WORD or "
+            "--order-word WORD, which whoever gives one must know");
+    if (c->token && !strcmp(c->token, c->order_word))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the word for orders must not be the token: whoever may look could order");
+    NEB_TRY(neb__watch_orders_open(o->orders, o->operator_, out));
+    c->orders = neb__watch_orders_table(*out);
     return NEB_OK;
 }
 
@@ -66,6 +95,7 @@ static void say_where(const struct neb_serve_config *c, int port, const char *fi
     printf("watching %s: %s://%s%s%s:%d/\n", c->folder, c->certificate ? "https" : "http", v6 ? "[" : "",
            c->host, v6 ? "]" : "", port);
     if (c->certificate) printf("the certificate's SHA-256 fingerprint is %s\n", fingerprint);
+    if (c->orders) printf("orders are taken from whoever knows the word for them\n");
     if (c->token && !c->certificate && !neb__serve_is_local(c->host))
         neb__warn("the token crosses the network unprotected: give --tls FOLDER of a site, or use ssh -L");
     fflush(stdout);
@@ -78,11 +108,12 @@ static neb_status serve(const struct neb_watch_options *o, const char *folder)
     struct neb_buf certificate, key;
     char fingerprint[NEB_FINGERPRINT_SIZE] = "";
     struct neb_serve *s = NULL;
-    NEB_TRY(find_token(o, &c.token));
+    struct neb_watch_orders *orders = NULL;
+    NEB_TRY(find_word("token", o->token, "NEBULA_WATCH_TOKEN", &c.token));
     neb__buf_init(&certificate, 1 << 20);
     neb__buf_init(&key, 1 << 20);
-    neb_status status = NEB_OK;
-    if (o->tls && *o->tls) {
+    neb_status status = find_orders(o, &c, &orders);
+    if (status == NEB_OK && o->tls && *o->tls) {
         status = neb__web_certificate(o->tls, &certificate, &key, fingerprint);
         c.certificate = (const char *)certificate.data;
         c.key = (const char *)key.data;
@@ -90,9 +121,10 @@ static neb_status serve(const struct neb_watch_options *o, const char *folder)
     if (status == NEB_OK) status = neb__serve_start(&c, &s);
     if (status == NEB_OK) {
         say_where(&c, neb__serve_port(s), fingerprint);
-        status = neb__watch_serve(s, o);
+        status = neb__watch_serve(s, o, orders);
     }
     neb__serve_stop(s);
+    neb__watch_orders_close(orders);
     neb__buf_free(&certificate);
     neb__buf_free(&key);
     return status;

@@ -59,7 +59,8 @@ static bool split_url(const char *url, bool *tls, char at[256], char host[256], 
     if (!end || strlen(*end == ']' ? end + 1 : end) > 6) return false;
     snprintf(host, 256, "%.*s", (int)(end - at - (*at == '[')), at + (*at == '['));
     if (*end == ']') end++;
-    snprintf(port, 8, "%s", *end == ':' ? end + 1 : *tls ? "443" : "80");
+    snprintf(port, 8, "%s", *tls ? "443" : "80");
+    if (*end == ':') snprintf(port, 8, "%s", end + 1);
     return *host && (!*end || *end == ':');
 }
 

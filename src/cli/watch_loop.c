@@ -45,7 +45,8 @@ static void tell(void *arg, const struct neb_alert *alert, bool begins)
     neb__watch_alert(t->to, t->job, alert, begins);
 }
 
-neb_status neb__watch_serve(struct neb_serve *s, const struct neb_watch_options *o)
+neb_status neb__watch_serve(struct neb_serve *s, const struct neb_watch_options *o,
+                            struct neb_watch_orders *orders)
 {
     struct neb_alerts *alerts = NEB_NEW(struct neb_alerts);
     if (!alerts) return neb__fail(NEB_ERR_NOMEM, "out of memory for the alerts");
@@ -57,6 +58,7 @@ neb_status neb__watch_serve(struct neb_serve *s, const struct neb_watch_options 
         const struct neb_view *v = neb__serve_view(s);
         struct telling t = {to, v->job};
         if (v->n) neb__alerts_check(alerts, v, tell, &t);
+        neb__watch_orders_look(orders);
         sleep_for(wait);
     }
     neb__free(alerts);

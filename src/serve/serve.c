@@ -5,7 +5,8 @@
  * lock.
  *
  * A look costs time in proportion to what the sites write. The next one comes after twenty times that, so a
- * large run costs at most a twentieth of a core; a small one is looked at twice a second.
+ * large run costs at most a twentieth of a core; a small one is looked at twice a second. A long past is read in pieces, one at
+ * each look.
  *
  * Connections are bounded in number and in time. libmicrohttpd drops one that is idle. One that sends a byte
  * now and then is never idle, so each must have asked its question within NEB_SERVE_REQUEST_S. One
@@ -67,7 +68,8 @@ static void note_answered(void *arg, struct MHD_Connection *c, void **state,
 {
     struct neb_serve *s = arg;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    (void)state, (void)how;
+    (void)how;
+    neb__serve_request_end(state);
     struct neb_serve_peer *p = info ? info->socket_context : NULL;
     pthread_mutex_lock(&s->lock);
     if (p) p->asked = false, p->since_ns = neb__now_ns();
@@ -162,11 +164,18 @@ neb_status neb__serve_start(const struct neb_serve_config *config, struct neb_se
                          "--host %s lets other machines look: give --token WORD or NEBULA_WATCH_TOKEN, which "
                          "they then need",
                          config->host);
+    if (config->orders && !config->certificate && !neb__serve_is_local(config->host))
+        return neb__fail(
+            NEB_ERR_INVALID,
+            "--orders and --host %s: the word for orders must not cross the network unprotected; give "
+            "--tls FOLDER of a site, or use ssh -L",
+            config->host);
     struct neb_serve *s = NEB_NEW(struct neb_serve);
     if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for the server");
     s->config = *config;
     pthread_mutex_init(&s->lock, NULL);
-    neb_status status = neb__view_create(&s->view);
+    neb_status status = neb__door_open(s);
+    if (status == NEB_OK) status = neb__view_create(&s->view);
     if (status == NEB_OK) status = neb__view_create(&s->next);
     if (status == NEB_OK) status = neb__history_create(&s->history);
     if (status == NEB_OK) status = start_daemon(s);
@@ -215,14 +224,15 @@ double neb__serve_tick(struct neb_serve *s)
     pthread_mutex_lock(&s->lock);
     neb__view_copy(s->view, s->next);
     pthread_mutex_unlock(&s->lock);
-    (void)neb__history_update(s->history, s->view); /* this thread alone changes the view */
+    /* this thread alone changes the view */
+    bool more = neb__history_update(s->history, s->view) == NEB_ERR_AGAIN;
     pthread_mutex_lock(&s->lock);
     neb__serve_tell(s);
     neb__serve_wake(s);
     drop_slow(s);
     pthread_mutex_unlock(&s->lock);
     s->cost = neb__thread_cpu() - cpu;
-    return neb__clamp(20 * s->cost, 0.5, 10);
+    return more ? 0.5 : neb__clamp(20 * s->cost, 0.5, 10);
 }
 
 void neb__serve_stop(struct neb_serve *s)

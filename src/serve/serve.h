@@ -1,6 +1,6 @@
 /* serve.h: a run over HTTP: the live page, its numbers as JSON and for Prometheus, and a stream of events.
  *
- * The server reads what the sites write and changes nothing. It runs in a process of its own, so that nothing
+ * The server reads what the sites write and changes nothing, except that it may pass on orders. It runs in a process of its own, so that nothing
  * of the training waits for it, and is part of the command only, not of the library. A successful start owes
  * a stop. */
 #ifndef NEB_SERVE_SERVE_H
@@ -11,6 +11,16 @@
 
 struct neb_serve;
 
+struct json_t;
+
+/* Orders to the run, by whoever knows `order_word`. Both are called by the server's thread. */
+struct neb_serve_orders {
+    void *arg;
+    /* The message of the error says what is wrong with it. */
+    neb_status (*give)(void *arg, const char *order, const char *word);
+    struct json_t *(*list)(void *arg); /* a new object {"orders": […]}; NULL: out of memory */
+};
+
 struct neb_serve_config {
     const char *folder;      /* that the sites write */
     const char *host;        /* address to listen on */
@@ -18,8 +28,9 @@ struct neb_serve_config {
     const char *token;       /* asked of everybody; NULL: nobody is asked, and only this machine may look */
     const char *certificate; /* PEM, for TLS; NULL: none */
     const char *key;
-    double egress;   /* price of a gigabyte that leaves a site; 0: not shown */
-    const char *job; /* text of the job file, to be shown; NULL: not known */
+    double egress;                         /* price of a gigabyte that leaves a site; 0: not shown */
+    const struct neb_serve_orders *orders; /* NULL: none are taken */
+    const char *order_word;                /* asked of who gives one */
 };
 
 enum {
@@ -29,7 +40,7 @@ enum {
 };
 
 /* Listens, with a thread of its own.
- *   NEB_ERR_INVALID  an address of other machines without a token; NEB_ERR_NET  cannot listen; NEB_ERR_NOMEM */
+ *   NEB_ERR_INVALID  an address of other machines without a token, or orders over it without TLS; NEB_ERR_NET  cannot listen; NEB_ERR_NOMEM */
 neb_status neb__serve_start(const struct neb_serve_config *config, struct neb_serve **out);
 int neb__serve_port(const struct neb_serve *s);
 

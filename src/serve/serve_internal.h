@@ -2,6 +2,7 @@
 #ifndef NEB_SERVE_INTERNAL_H
 #define NEB_SERVE_INTERNAL_H
 
+#include "base/buf.h"
 #include "serve/serve.h"
 
 #include <jansson.h>
@@ -35,11 +36,14 @@ struct neb_serve_peer {
     struct neb_serve_peer *next, **back;
 };
 
+enum { NEB_SERVE_COOKIE = 64 }; /* characters of the cookie's word */
+
 struct neb_serve {
     struct neb_serve_config config;
     struct MHD_Daemon *daemon;
     int port;
-    pthread_mutex_t lock; /* over everything below */
+    char cookie[NEB_SERVE_COOKIE + 1]; /* of whoever has shown the token; new with every start */
+    pthread_mutex_t lock;              /* over everything below */
     struct neb_view *view;
     bool stopping;
     struct neb_history *history;
@@ -49,6 +53,8 @@ struct neb_serve {
     struct neb_serve_stream *streams;
     int n_streams;
     struct neb_serve_peer *peers;
+    int wrong; /* words for orders that were wrong, since: */
+    int64_t wrong_since;
     /* the ticking thread's alone */
     struct neb_view *next; /* what it looks with */
     double changed;        /* neb__view_changed() at the last look */
@@ -62,7 +68,25 @@ void neb__serve_wake(struct neb_serve *s);
 /* What changed from a to b: objects by key, arrays of one length by place. NULL: nothing, or out of memory. */
 json_t *neb__serve_diff(const json_t *a, const json_t *b);
 
+/* serve_door.c */
+neb_status neb__door_open(struct neb_serve *s); /* NEB_ERR_IO: no random numbers */
+/* Why a request is not answered, whoever asks; NULL: it may be. */
+const char *neb__door_turns_away(const struct neb_serve *s, struct MHD_Connection *c);
+bool neb__door_may_look(const struct neb_serve *s, struct MHD_Connection *c);
+bool neb__door_shows_token(const struct neb_serve *s, struct MHD_Connection *c); /* in the address */
+void neb__door_admit(const struct neb_serve *s, struct MHD_Response *r);         /* sets the cookie */
+/* 0: the request may give an order; else the code of the refusal. */
+unsigned neb__door_may_order(struct neb_serve *s, struct MHD_Connection *c, const char **why);
+
+/* serve_orders.c. A body owes a neb__free(). */
+struct neb_serve_body;
+struct neb_serve_body *neb__serve_body_new(void); /* NULL: out of memory */
+void neb__serve_body_add(struct neb_serve_body *b, const char *bytes, size_t n);
+unsigned neb__serve_order(struct neb_serve *s, const struct neb_serve_body *b, const char **why);
+neb_status neb__serve_orders_json(struct neb_serve *s, struct neb_buf *out);
+
 /* serve_routes.c */
+void neb__serve_request_end(void **state); /* frees what neb__serve_answer() has kept there */
 enum MHD_Result neb__serve_answer(void *serve, struct MHD_Connection *c, const char *url, const char *method,
                                   const char *version, const char *upload, size_t *upload_size, void **state);
 

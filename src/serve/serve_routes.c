@@ -1,9 +1,6 @@
-/* serve_routes.c: who asks, and the answer.
+/* serve_routes.c: what is asked, and the answer.
  *
- * Only GET and HEAD are answered, and nothing that is asked changes anything. With a token, everybody must
- * show it: as `Authorization: Bearer`, as the cookie that the page sets, or once as ?token= in the address,
- * which is then replaced by the cookie. Without one the server listens on this machine alone, and the name in
- * `Host` must be this machine's, so that a page from elsewhere cannot be pointed here by its own DNS. */
+ * GET and HEAD read and change nothing. POST gives an order, where that is switched on (serve_orders.c). serve_door.c says who may. */
 #include "base/buf.h"
 #include "base/mem.h"
 #include "serve/serve_internal.h"
@@ -11,60 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-
-enum { TOKEN = 256 };
-
-static const char cookie_name[] = "nebula_watch";
-
-/* ---- who asks ------------------------------------------------------------------------------------------ */
-
-/* Takes the same time wherever the two differ. */
-static bool same_token(const char *want, const char *have, size_t n)
-{
-    unsigned char a[TOKEN] = {0}, b[TOKEN] = {0}, differ = 0;
-    size_t m = strlen(want);
-    memcpy(a, want, m < TOKEN ? m : TOKEN);
-    memcpy(b, have, n < TOKEN ? n : TOKEN);
-    for (volatile size_t i = 0; i < TOKEN; i++) differ |= a[i] ^ b[i];
-    return !differ && n == m && m < TOKEN;
-}
-
-static const char *value_of(struct MHD_Connection *c, enum MHD_ValueKind kind, const char *key)
-{
-    return MHD_lookup_connection_value(c, kind, key);
-}
-
-static bool is_admitted(const struct neb_serve *s, struct MHD_Connection *c)
-{
-    const char *bearer = value_of(c, MHD_HEADER_KIND, "Authorization"),
-               *cookie = value_of(c, MHD_COOKIE_KIND, cookie_name);
-    if (!s->config.token) return true;
-    if (bearer && !strncasecmp(bearer, "Bearer ", 7))
-        return same_token(s->config.token, bearer + 7, strlen(bearer + 7));
-    return cookie && same_token(s->config.token, cookie, strlen(cookie));
-}
-
-/* NAME, NAME:PORT or [ADDRESS]:PORT. */
-static bool host_is_here(const char *host)
-{
-    char name[80];
-    if (!host || strlen(host) >= sizeof name) return false;
-    const char *end = *host == '[' ? strchr(host, ']') : strchr(host, ':');
-    if (*host == '[' && !end) return false;
-    if (*host == '[') host++;
-    snprintf(name, sizeof name, "%.*s", (int)(end ? (size_t)(end - host) : strlen(host)), host);
-    return neb__serve_is_local(name);
-}
-
-/* A browser tells when another site's page asks. Such a page could not read the answer, but it could keep the server busy.
- * A link that somebody follows is fine. */
-static bool asked_by_another_page(struct MHD_Connection *c)
-{
-    const char *site = value_of(c, MHD_HEADER_KIND, "Sec-Fetch-Site"),
-               *to = value_of(c, MHD_HEADER_KIND, "Sec-Fetch-Dest");
-    return site && !strcmp(site, "cross-site") && !(to && !strcmp(to, "document"));
-}
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
@@ -136,16 +79,12 @@ static enum MHD_Result refuse(struct MHD_Connection *c, const char *url)
         "a token is needed: send it as 'Authorization: Bearer TOKEN', or open / and give it there");
 }
 
-/* /?token=T: the token moves from the address, which histories keep, to a cookie. */
+/* /?token=T: the token is in an address, which histories keep. It is replaced by a cookie. */
 static enum MHD_Result admit(const struct neb_serve *s, struct MHD_Connection *c)
 {
-    char cookie[TOKEN + 120];
     struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     if (!r) return MHD_NO;
-    snprintf(cookie, sizeof cookie, "%s=%s; Path=/; HttpOnly; SameSite=Strict%s", cookie_name,
-             s->config.token, s->config.certificate ? "; Secure" : "");
-    MHD_add_response_header(r, "Set-Cookie", cookie);
-    MHD_add_response_header(r, "Location", "/");
+    neb__door_admit(s, r);
     return answer_with(c, MHD_HTTP_SEE_OTHER, "text/plain", r);
 }
 
@@ -218,8 +157,8 @@ static enum MHD_Result facts(struct neb_serve *s, struct MHD_Connection *c)
     struct neb_buf b;
     char *job = neb__history_note(s->history, "job_text"),
          *samples = neb__history_note(s->history, "samples");
-    json_t *o = json_pack("{s:f, s:s, s:s?, s:s?}", "egress", s->config.egress, "version", NEB_VERSION, "job",
-                          job, "samples", samples);
+    json_t *o = json_pack("{s:f, s:s, s:s?, s:s?, s:b}", "egress", s->config.egress, "version", NEB_VERSION,
+                          "job", job, "samples", samples, "orders", s->config.orders != NULL);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     neb__buf_init(&b, 4 << 20);
     neb_status made = text ? neb__buf_printf(&b, "%s\n", text) : NEB_ERR_NOMEM;
@@ -227,6 +166,15 @@ static enum MHD_Result facts(struct neb_serve *s, struct MHD_Connection *c)
     json_decref(o);
     neb__free(job);
     neb__free(samples);
+    return send_buffer(c, "application/json", made, &b);
+}
+
+static enum MHD_Result orders(struct neb_serve *s, struct MHD_Connection *c)
+{
+    struct neb_buf b;
+    if (!s->config.orders) return send_error(c, MHD_HTTP_NOT_FOUND, "orders are not taken here");
+    neb__buf_init(&b, 1 << 20);
+    neb_status made = neb__serve_orders_json(s, &b);
     return send_buffer(c, "application/json", made, &b);
 }
 
@@ -251,6 +199,7 @@ static enum MHD_Result route(struct neb_serve *s, struct MHD_Connection *c, cons
     if (!strcmp(url, "/api/v1/log")) return history(s, c, true);
     if (!strcmp(url, "/api/v1/facts")) return facts(s, c);
     if (!strcmp(url, "/api/v1/events")) return events(s, c);
+    if (!strcmp(url, "/api/v1/orders")) return orders(s, c);
     if (!strcmp(url, "/metrics")) return metrics(s, c);
     return send_error(c, MHD_HTTP_NOT_FOUND,
                       "there are /, /metrics, /healthz, /api/v1/status, /api/v1/history, /api/v1/log, "
@@ -268,12 +217,53 @@ static void note_asked(struct neb_serve *s, struct MHD_Connection *c)
     pthread_mutex_unlock(&s->lock);
 }
 
+static int seen; /* its address alone is used: the headers of a request without a body are there */
+
+void neb__serve_request_end(void **state)
+{
+    if (*state != &seen) neb__free(*state);
+    *state = NULL;
+}
+
+static enum MHD_Result answer_get(struct neb_serve *s, struct MHD_Connection *c, const char *url)
+{
+    if (!strcmp(url, "/healthz")) return health(s, c);
+    const char *why = neb__door_turns_away(s, c);
+    if (why) return send_error(c, MHD_HTTP_FORBIDDEN, why);
+    if (!strcmp(url, "/") && neb__door_shows_token(s, c)) return admit(s, c);
+    if (!neb__door_may_look(s, c)) return refuse(c, url);
+    return route(s, c, url);
+}
+
+/* Three kinds of calls: the headers, a piece of the body, its end. */
+static enum MHD_Result answer_post(struct neb_serve *s, struct MHD_Connection *c, const char *url,
+                                   const char *upload, size_t *upload_size, void **state)
+{
+    const char *why = neb__door_turns_away(s, c);
+    unsigned code = MHD_HTTP_FORBIDDEN;
+    if (*state && *upload_size) {
+        neb__serve_body_add(*state, upload, *upload_size);
+        *upload_size = 0;
+        return MHD_YES;
+    }
+    if (*state) {
+        note_asked(s, c);
+        code = neb__serve_order(s, *state, &why);
+        return send_error(c, code, why);
+    }
+    if (!why && strcmp(url, "/api/v1/orders")) code = MHD_HTTP_METHOD_NOT_ALLOWED, why = "only GET";
+    if (!why) code = neb__door_may_order(s, c, &why);
+    if (code) return send_error(c, code, why);
+    *state = neb__serve_body_new();
+    return *state ? MHD_YES : MHD_NO;
+}
+
 enum MHD_Result neb__serve_answer(void *serve, struct MHD_Connection *c, const char *url, const char *method,
                                   const char *version, const char *upload, size_t *upload_size, void **state)
 {
-    static int seen; /* its address alone is used */
     struct neb_serve *s = serve;
-    (void)version, (void)upload;
+    (void)version;
+    if (!strcmp(method, MHD_HTTP_METHOD_POST)) return answer_post(s, c, url, upload, upload_size, state);
     if (strcmp(method, MHD_HTTP_METHOD_GET) && strcmp(method, MHD_HTTP_METHOD_HEAD))
         return send_error(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET");
     if (!*state) { /* the headers alone are there */
@@ -282,15 +272,5 @@ enum MHD_Result neb__serve_answer(void *serve, struct MHD_Connection *c, const c
     }
     if (*upload_size) return MHD_NO; /* nobody has anything to bring */
     note_asked(s, c);
-    if (!strcmp(url, "/healthz")) return health(s, c);
-    if (!s->config.token && !host_is_here(value_of(c, MHD_HEADER_KIND, "Host")))
-        return send_error(c, MHD_HTTP_FORBIDDEN,
-                          "the address must name this machine: use 127.0.0.1 or localhost, or give --token");
-    if (asked_by_another_page(c))
-        return send_error(c, MHD_HTTP_FORBIDDEN, "a page of another site may not ask");
-    const char *token = value_of(c, MHD_GET_ARGUMENT_KIND, "token");
-    if (s->config.token && token && !strcmp(url, "/") && same_token(s->config.token, token, strlen(token)))
-        return admit(s, c);
-    if (!is_admitted(s, c)) return refuse(c, url);
-    return route(s, c, url);
+    return answer_get(s, c, url);
 }

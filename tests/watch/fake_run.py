@@ -10,7 +10,7 @@ FLAGS = "leader paused ended finished halted disk_full member up votes trains le
 NUMBERS = ("waiting_s bytes_left seconds_left dropped step steps_planned own_steps trained_tokens own_tokens run_tokens token_target "
            "loss tokens_per_second record committed root_record merges rejected view epoch interval window ceiling update_bytes updates "
            "stored sent sent_control sent_updates sent_recovery sent_status received received_control received_updates "
-           "received_recovery received_status link_out link_in compute_s merge_s wait_s recover_s encode_s apply_s busy_s share_compute "
+           "received_recovery received_status epsilon_spent epsilon_limit epsilon_delta link_out link_in compute_s merge_s wait_s recover_s encode_s apply_s busy_s share_compute "
            "share_encode share_wait share_recover peers_up peers refused scaled ranks trainable trained_s planned_s nonfinite "
            "disk_free id rtt_ms goodput_bps goodput_in_bps line_loss line_sent line_received silent_s age").split()
 CITIES = ("frankfurt tokyo oregon mumbai sydney oslo paris seoul dublin lagos lima quito cairo delhi rome bern kyoto osaka perth "
@@ -45,7 +45,8 @@ class Run:
             CREATE TABLE event (id INTEGER PRIMARY KEY, run INTEGER, step INTEGER, time REAL, kind TEXT, text TEXT);
             PRAGMA user_version=1; INSERT INTO run VALUES (1, %f, -1);""" % self.began)
         for k, v in (("site", self.names[i]), ("role", "train"), ("job", "continents"), ("task", "causal"), ("strategy", "replica"),
-                     ("job_text", "name: continents\ntask: causal\nmodel.family: gpt2\ntrain.steps: 200000\nwan.interval: 40\n")):
+                     ("samples", "after step 4100\n\ntext         The sites share one model, and\nreference    each of them trains on its own text.\n"
+                      "continued    each of them trains for itself.\n"), ("job_text", "name: continents\ntask: causal\nmodel.family: gpt2\ntrain.steps: 200000\nwan.interval: 40\n")):
             db.execute("INSERT INTO note VALUES (1, ?, ?)", (k, v))
         self.db[i] = db
 
@@ -86,6 +87,7 @@ class Run:
                  wait_s=t * (97 - share) / 100, recover_s=3, share_compute=share, share_encode=3, share_wait=97 - share, peers=a.sites - 1,
                  peers_up=a.sites - 1 - len(others), hardware="cuda" if i % 2 == 0 else "cpu", ranks=8 if i % 2 == 0 else 1, trainable=124_000_000,
                  trained_s=t, disk_free=3.2e11)
+        if a.privacy and i == 0: s.update(epsilon_spent=a.privacy, epsilon_limit=8.0, epsilon_delta=1e-6)
         if waits:
             s.update(waiting_for=", ".join(self.names[k] for k in others[:3]), waiting_s=8.0,
                      note="waiting for " + ", ".join(self.names[k] for k in others[:3]) + " (not connected): a quorum of the sites must be connected")
@@ -148,6 +150,7 @@ def main():
     p.add_argument("out")
     p.add_argument("--sites", type=int, default=4)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--privacy", type=float, default=0, help="epsilon that the first site has spent of 8")
     p.add_argument("--past", type=float, default=900, help="seconds that the run already lives")
     p.add_argument("--points", type=int, default=400, help="measurements in the past")
     p.add_argument("--lab", action="store_true", help="an OUT for every site")

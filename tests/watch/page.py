@@ -57,10 +57,18 @@ def main():
         if found: fail(f"{where}: {found[:8]}")
 
     try:
-        fake = subprocess.Popen(run + ["--sites", "4"], stdout=subprocess.PIPE, text=True)
+        fake = subprocess.Popen(run + ["--sites", "4", "--privacy", "7.5"], stdout=subprocess.PIPE, text=True)
         children.append(fake)
         if fake.stdout.readline().strip() != "ready": fail("there is no run to look at")
-        server = subprocess.Popen([nebula, "watch", out, "--port", "0"], stdout=subprocess.PIPE, text=True)
+        keys = out + "/.keys"
+        os.mkdir(keys)
+        tool = lambda *words: subprocess.run([os.path.abspath(nebula), *words], check=True, cwd=keys, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for s in ("a", "b", "ops"): tool("site", "init", s)
+        for s in ("a", "b"): tool("roster", "add", "draft", s, "127.0.0.1:1")
+        tool("roster", "seal", "draft", "roster", "--operator", "ops")
+        tool("roster", "join", "roster", "a")
+        server = subprocess.Popen([nebula, "watch", out, "--port", "0", "--orders", keys + "/a", "--operator", keys + "/ops"], stdout=subprocess.PIPE, text=True,
+                                  env={**os.environ, "NEBULA_WATCH_ORDER_WORD": "a-word-for-orders"})
         children.append(server)
         url = server.stdout.readline().split()[-1]
         if not url.startswith("http://127.0.0.1:"): fail("no address: " + url)
@@ -90,6 +98,30 @@ def main():
         while not reads():
             if time.time() > end: fail("nothing is read under the pointer")
             time.sleep(0.1)
+        # Rows over time are read with the keys, too; dragging zooms; every line is there as text.
+        browser.eval("document.querySelector('#timeline svg').focus()")
+        key("ArrowDown"), key("ArrowLeft")
+        if browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').textContent.includes('frankfurt, ')", 10) is None: fail("the keys read no event")
+        x, y = browser.eval("(() => { const e = document.querySelector('#loss-time svg'); e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; })()")
+        def drags():
+            mouse = lambda kind, dx, **more: browser.call("Input.dispatchMouseEvent", type=kind, x=x + dx, y=y, **more)
+            mouse("mousePressed", 0, button="left", buttons=1, clickCount=1), mouse("mouseMoved", 60, button="left", buttons=1), mouse("mouseReleased", 120, button="left", clickCount=1)
+            return browser.eval("!document.getElementById('reset').hidden")
+        end = time.time() + 30
+        while not drags():
+            if time.time() > end: fail("dragging does not zoom")
+        browser.eval("document.getElementById('reset').click(); document.querySelector('#lines summary').click()")
+        if browser.wait("document.querySelectorAll('#lines tbody tr').length >= 3", 20) is None: fail("the lines are not there as text")
+        # Sample outputs, the privacy budget, orders.
+        if browser.wait("!document.getElementById('samples').hidden && document.getElementById('samples').textContent.includes('continued    each of them')", 20) is None: fail("no sample outputs")
+        if browser.wait("document.getElementById('privacy').textContent.includes('epsilon 7.50 of 8.00') && document.getElementById('trouble').textContent.includes('privacy budget')", 20) is None: fail("no privacy budget")
+        browser.eval("document.getElementById('order-name').value = 'evict'; document.getElementById('order-name').onchange(); document.getElementById('order-value').value = 'b'; document.getElementById('order-ask').click()")
+        if browser.eval("document.getElementById('order-sure').hidden || document.getElementById('order-text').textContent !== 'Order: evict b?'"): fail("an order is not asked for twice")
+        browser.eval("document.getElementById('order-yes').click()")
+        if browser.wait("document.getElementById('order-said').textContent.includes('the word for orders is wrong')", 20) is None: fail("an order without its word")
+        browser.eval("document.getElementById('order-word').value = 'a-word-for-orders'; document.getElementById('order-ask').click(); document.getElementById('order-yes').click()")
+        if browser.wait("document.getElementById('order-said').textContent.includes('no run has been under way')", 20) is None: fail("the page says: " + browser.eval("document.getElementById('order-said').textContent"))
+        browser.errors = [e for e in browser.errors if "/api/v1/orders" not in e]  # the two refusals
         # A site that is killed is red, a line that is cut is shaded.
         order("kill tokyo")
         took = browser.wait("!!document.querySelector('.node.gone[data-site=tokyo]') && document.getElementById('trouble').textContent.includes('tokyo')")

@@ -168,8 +168,95 @@ def the_door(port):
     if ask(p, "/api/v1/status", {"Authorization": "Bearer " + token})[0] != 200: fail("the token is refused")
     status, _, head = ask(p, "/?token=" + token)
     if status != 303 or "HttpOnly" not in head["Set-Cookie"] or "SameSite=Strict" not in head["Set-Cookie"]: fail("no cookie")
-    if ask(p, "/", {"Cookie": head["Set-Cookie"].split(";")[0]})[0] != 200: fail("the cookie is refused")
+    cookie = {"Cookie": head["Set-Cookie"].split(";")[0]}
+    if ask(p, "/", cookie)[0] != 200: fail("the cookie is refused")
+    if token in head["Set-Cookie"] or ask(p, "/", {"Cookie": "nebula_watch=" + token})[0] != 401: fail("the cookie is the token")
+    _, q = start(out, env={"NEBULA_WATCH_TOKEN": token})
+    if ask(q, "/", cookie)[0] != 401: fail("a cookie is worth something at another start of the server")
+    if ask(p, "/api/v1/orders", cookie)[0] != 404 or ask(p, "/api/v1/orders", {**cookie, "Content-Type": "application/json"}, "POST", body="{}")[0] != 404: fail("orders are taken without --orders")
     if ask(p, "/healthz")[0] not in (200, 503): fail("/healthz asks for a token")
+
+
+WORD = "the-word-for-orders-1"
+ORDER = {"Content-Type": "application/json", "Authorization": "Bearer " + WORD}
+
+
+def orders_refused(port):
+    """Whoever does not know the word, or comes from another page, gives no order."""
+    give = lambda headers, body='{"order": "end"}': ask(port, "/api/v1/orders", {k: v for k, v in headers.items() if v}, "POST", body=body)[0]
+    for headers, code in (({**ORDER, "Authorization": None}, 401), ({**ORDER, "Authorization": "Bearer " + WORD + "x"}, 401), ({**ORDER, "Authorization": "Bearer correct-horse-battery"}, 401),
+                          ({**ORDER, "Content-Type": "text/plain"}, 415), ({**ORDER, "Content-Type": "application/x-www-form-urlencoded"}, 415), ({**ORDER, "Origin": "http://evil.example"}, 403),
+                          ({**ORDER, "Origin": "null"}, 403), ({**ORDER, "Origin": "http://localhost:1"}, 403), ({**ORDER, "Sec-Fetch-Site": "same-site"}, 403), ({**ORDER, "Sec-Fetch-Site": "cross-site"}, 403),
+                          ({**ORDER, "Host": "evil.example"}, 403)):
+        if give(headers) != code: fail(f"an order with {headers}: not {code}")
+    for body, code in (("", 400), ("{", 400), ("[]", 400), ('{"order": 3}', 400), ('{"order": "evict now"}', 400), ('{"order": "nothing"}', 409), ('{"order": "force", "word": "a"}', 409), ('{"order": "evict"}', 409), ('{"order": "end", "word": "a"}', 409),
+                       ('{"order": "evict", "word": "a", "order": "end"}', 400), ('{"order": "' + "x" * 2000 + '"}', 413)):
+        if give(ORDER, body) != code: fail(f"the order {body[:60]}: not {code}")
+    if ask(port, "/api/v1/orders", {}, "OPTIONS")[0] != 405: fail("a browser's question whether another page may order")
+    if ask(port, "/api/v1/status", ORDER, "POST", body="{}")[0] != 405: fail("POST to the status")
+
+
+def orders():
+    """An order through the page reaches a run of two sites, and the log carries it out; a stranger's does not."""
+    folder = out + "/orders"
+    os.mkdir(folder)
+    shutil.copy(os.path.join(here, "../../docs/watch.md"), folder + "/text")
+    with open(folder + "/valid", "w") as f: f.writelines(f"The page shows site {i} and its line to the others, and how long it waited.\n" for i in range(20))
+    quiet = dict(cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run = lambda *words: subprocess.run([nebula, *words], check=True, **quiet)
+    for s in ("a", "b", "ops"): run("site", "init", s)
+    with socket.socket() as x, socket.socket() as y:
+        for s in (x, y): s.bind(("127.0.0.1", 0))
+        ports = [s.getsockname()[1] for s in (x, y)]
+    for s, p in zip("ab", ports): run("roster", "add", "draft", s, f"127.0.0.1:{p}")
+    run("roster", "seal", "draft", "roster", "--operator", "ops")
+    for s in "ab": run("roster", "join", "roster", s)
+    with open(folder + "/job.yaml", "w") as f:
+        f.write("name: ordered\ntask: causal\ntokenizer: {type: bpe, vocab: 300, lines: 1000}\nmodel: {family: gpt2, hidden: 32, layers: 1, heads: 2}\n"
+                "train: {steps: 10000000, tokens: 64, max_len: 32, lr: 1e-3, log_every: 100000, save_every: 100000, eval_every: 30, threads: 1}\n"
+                "wan: {interval: 10, fragments: 1, rung: int8, tokens: 1000000000, round_seconds: 1}\ndata: [{file: text}, {file: valid, use: valid}]\nsites: [{name: a}, {name: b}]\n")
+    trainers = [subprocess.Popen([nebula, "train", "job.yaml", "--site", s, f"out={folder}/out-{s}"], **quiet) for s in "ab"]
+    children.extend(trainers)
+    words = ["--orders", folder + "/a", "--operator", folder + "/ops"]
+    os.makedirs(folder + "/out-a", exist_ok=True)
+    refused(folder + "/out-a", *words, because="NEBULA_WATCH_ORDER_WORD")
+    refused(folder + "/out-a", *words, "--order-word", WORD, "--token", WORD, because="must not be the token")
+    refused(folder + "/out-a", *words, "--order-word", WORD, "--token", "another-long-token", "--host", "0.0.0.0", because="--tls")
+    refused(folder + "/out-a", "--orders", folder + "/nothing", "--operator", folder + "/ops", "--order-word", WORD, because="nothing")
+    page, port = start(folder + "/out-a", *words, env={"NEBULA_WATCH_ORDER_WORD": WORD})
+    if WORD in words_of(page.pid): fail("everybody can read the word for orders")
+    record = lambda: json.loads(ask(port, "/api/v1/status")[1]).get("run", {}).get("record", 0)
+    until(lambda: record() >= 2, "no round was committed", 240)
+    samples = lambda: json.loads(ask(port, "/api/v1/facts")[1])["samples"] or ""
+    until(lambda: re.search(r"^continued    ", samples(), re.M) and re.search(r"^reference    .*waited", samples(), re.M), "no sample outputs of an evaluation", 120)
+    text = subprocess.run([nebula, "watch", folder + "/out-a", "--text"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100", "LINES": "40"}).stdout
+    if not re.search(r"^continued    ", text, re.M): fail("the terminal shows no samples:\n" + text)
+    orders_refused(port)
+    given = lambda: json.loads(ask(port, "/api/v1/orders")[1])["orders"]
+    if given(): fail(f"an order was taken: {given()}")
+    give = lambda **o: ask(port, "/api/v1/orders", {**ORDER, "Origin": f"http://127.0.0.1:{port}"}, "POST", body=json.dumps(o))
+    if give(order="evict", word="nobody")[0] != 409: fail("a site that is no member was evicted")
+    until(lambda: give(order="budget", word="50")[0] == 202, "the order budget is not taken")  # the site's folder learns of the record a little later
+    until(lambda: given()[0]["state"] == "carried out", "the order budget is not carried out", 120)
+    told = lambda kind, words: any(e["kind"] == kind and words in e["text"] for e in json.loads(ask(port, "/api/v1/log")[1])["events"])
+    until(lambda: told("order", "50.0 % of the lines"), "the timeline does not tell of the order")
+    until(lambda: told("leader", " leads"), "the timeline does not say who leads")
+    give(order="end")
+    for t in trainers: t.wait(240)
+    if any(t.returncode for t in trainers): fail("a site did not end in order")
+    until(lambda: json.loads(ask(port, "/api/v1/status")[1])["run"]["ended"], "the page does not show the end")
+    subprocess.run([nebula, "report", folder + "/out-a", folder + "/out-b", "--to", folder + "/report.html"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    html = open(folder + "/report.html").read()
+    if "<h2>Sample outputs</h2>" not in html or "continued    " not in html or "the operator ended the run" not in html: fail("the report lacks samples or orders")
+
+
+def wrong_words():
+    """Ten wrong words shut the door for orders, also for the right one; looking goes on."""
+    folder = out + "/orders"
+    _, port = start(folder + "/out-a", "--orders", folder + "/a", "--operator", folder + "/ops", env={"NEBULA_WATCH_ORDER_WORD": WORD})
+    codes = [ask(port, "/api/v1/orders", {**ORDER, "Authorization": f"Bearer wrong-word-{i:04}"}, "POST", body="{}")[0] for i in range(12)]
+    if codes != [401] * 10 + [429] * 2 or ask(port, "/api/v1/orders", ORDER, "POST", body="{}")[0] != 429: fail(f"wrong words: {codes}")
+    if ask(port, "/api/v1/status")[0] != 200: fail("who guesses shuts out who looks")
 
 
 def tls():
@@ -250,6 +337,8 @@ def main():
         alerts_and_text()
         the_door(port)
         tls()
+        orders()
+        wrong_words()
         slow_clients(port)
         beside_a_training()
         print("watch_server: ok")

@@ -22,7 +22,7 @@ const Plots = (() => {
     return e;
   }
   const color = i => `var(--c${i % 8})`;
-  const dash = i => i < 8 ? "none" : i < 16 ? "7 3" : i < 24 ? "2 3" : "9 3 2 3";
+  const DASHES = ["none", "7 3", "2 3", "9 3 2 3"], dash = i => DASHES[Math.min(3, i >> 3)];
 
   function count(x) {
     const u = ["", "k", "M", "G", "T"];
@@ -54,7 +54,7 @@ const Plots = (() => {
   }
   function step(span, n) {
     const raw = span / n, p = Math.pow(10, Math.floor(Math.log10(raw))), m = raw / p;
-    return m <= 1 ? p : m <= 2 ? 2 * p : m <= 5 ? 5 * p : 10 * p;
+    return p * ([1, 2, 5].find(k => m <= k) || 10);
   }
   function timeStep(span, n) {
     for (const s of [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800])
@@ -63,7 +63,7 @@ const Plots = (() => {
   }
   function fixed(v, s) {
     if (Math.abs(v) < s * 1e-6) v = 0;
-    return Math.abs(v) >= 1e4 ? count(v) : v.toFixed(s >= 1 ? 0 : s >= 0.1 ? 1 : s >= 0.01 ? 2 : 3);
+    return Math.abs(v) >= 1e4 ? count(v) : v.toFixed(Math.max(0, Math.min(3, -Math.floor(Math.log10(s) + 1e-9))));
   }
   /* The place of the last x that is not above t. */
   function find(xs, t) {
@@ -315,6 +315,24 @@ const Plots = (() => {
       if (list.length) showTip({ x: e.clientX, y: e.clientY }, `${r.name}, ${moment(inner(u))}`, list); else hideTip();
     };
     svg.onpointerleave = hideTip;
+    svg.onblur = hideTip;
+    svg.onkeydown = e => {
+      const st = p.state, span = f.x1 - f.x0, places = svg.getBoundingClientRect(), x = st.x ?? f.x1;
+      const read = (x1, row) => {
+        st.x = Math.max(f.x0, Math.min(f.x1, x1)); st.row = Math.max(0, Math.min(p.rows.length - 1, row));
+        const r = p.rows[st.row], list = p.read(r, st.x, span / 60);
+        showTip({ x: places.left + places.width / 2, y: places.top + (T + (st.row + 1) * rh) / height * places.height }, `${r.name}, ${moment(st.x)}`, list.length ? list : [["nothing", ""]]);
+      };
+      if (e.key === "ArrowLeft") read(x - span / 60, st.row || 0);
+      else if (e.key === "ArrowRight") read(x + span / 60, st.row || 0);
+      else if (e.key === "ArrowUp") read(x, (st.row || 0) - 1);
+      else if (e.key === "ArrowDown") read(x, st.row === undefined ? 0 : st.row + 1);
+      else if (e.key === "+" || e.key === "=") set(p.kind, Math.max(f.x0, x - span / 4), Math.min(f.x1, x + span / 4));
+      else if (e.key === "-") set(p.kind, f.x0 - span / 2, f.x1 + span / 2);
+      else if (e.key === "0" || e.key === "Escape") { hideTip(); set(p.kind, null); }
+      else return;
+      e.preventDefault();
+    };
     if (focused) svg.focus({ preventScroll: true });
   }
 

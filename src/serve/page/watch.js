@@ -135,11 +135,15 @@ function connect() {
     const first = !S;
     S = JSON.parse(e.data);
     live("live", "good");
-    if (first) Promise.all([loadHistory(), loadEvents(), load("/api/v1/facts").then(f => { facts = f; renderFacts(); })]).catch(e2 => live(String(e2.message), "bad"));
+    if (first) Promise.all([loadHistory(), loadEvents(), loadFacts()]).catch(e2 => live(String(e2.message), "bad"));
     news();
   });
   source.addEventListener("change", e => { if (S) { merge(S, JSON.parse(e.data)); live("live", "good"); news(); } });
-  source.onerror = () => live("reconnecting", "late");
+  source.onerror = () => {
+    live("reconnecting", "late");
+    /* A server that was started again wants the token once more. */
+    if (source.readyState === EventSource.CLOSED) fetch("/api/v1/facts").then(r => { if (r.status === 401) location.reload(); else setTimeout(connect, 3000); }).catch(() => setTimeout(connect, 3000));
+  };
   source.onopen = () => live("live", "good");
 }
 function live(text, kind) {
@@ -147,6 +151,9 @@ function live(text, kind) {
   if (e.textContent !== text) e.textContent = text;
   e.className = "pill " + kind;
 }
+/* Notes of the run change now and then: sample outputs with every evaluation. */
+const loadFacts = () => load("/api/v1/facts").then(f => { facts = f; renderFacts(); });
+setInterval(() => { if (!document.hidden && S) loadFacts().catch(() => {}); }, 30000);
 document.addEventListener("visibilitychange", () => { if (!document.hidden && S) { loadHistory().catch(() => {}); } });
 setInterval(() => { if (!document.hidden && S) loadHistory().catch(() => {}); }, 120000);
 
@@ -160,13 +167,21 @@ function want() {
 const site = name => S.sites.findIndex(s => s.name === name);
 const word = { good: "✓", waiting: "…", late: "?", gone: "✕", halted: "!", done: "■", unknown: "·" };
 
+function untilEnd(r) {
+  if (r.ended) return "ended";
+  return r.seconds_left >= 0 ? P.seconds(r.seconds_left) : "–";
+}
+function rootWords(r) {
+  if (!r.roots_agree) return "state roots differ!";
+  return r.roots > 1 ? "state roots agree" : "";
+}
 function numbers() {
   const r = S.run, list = [
     ["loss, mean of the sites", r.loss > 0 ? r.loss.toFixed(4) : "–", ""],
     ["tokens of all sites", P.count(r.tokens), r.target ? `of ${P.count(r.target)}` : ""],
     ["tokens a second", P.count(r.tokens_per_second), ""],
-    ["record", r.record, r.roots ? (r.roots_agree ? "state roots agree" : "state roots differ!") : ""],
-    ["until the end", r.ended ? "ended" : r.seconds_left >= 0 ? P.seconds(r.seconds_left) : "–", !r.ended && r.seconds_left > 0 ? "about " + P.moment(Date.now() / 1000 + r.seconds_left) : ""],
+    ["record", r.record, rootWords(r)],
+    ["until the end", untilEnd(r), !r.ended && r.seconds_left > 0 ? "about " + P.moment(Date.now() / 1000 + r.seconds_left) : ""],
     ["sites", `${S.sites.filter(s => s.health === "good" || s.health === "waiting" || s.health === "done").length} of ${S.sites.length}`, "well"],
   ];
   const box = $("numbers");
@@ -188,7 +203,10 @@ function trouble() {
     if (s.nonfinite > 0) list.push(["gone", `${s.name}: the loss of ${s.nonfinite} steps was not finite`]);
     if (s.disk_full) list.push(["gone", `${s.name}: the disk is full; commits wait for room`]);
   }
-  if (!S.run.roots_agree) list.push(["gone", "the state roots of two sites differ after the same record"]);
+  for (const s of S.sites) {
+    if (s.root_differs) list.push(["gone", `${s.name} ${s.here ? "has" : "says"} another state root after record ${s.root_record}`]);
+    if (s.privacy && s.privacy.epsilon_limit > 0 && s.privacy.epsilon_spent >= 0.9 * s.privacy.epsilon_limit) list.push(["late", `${s.name} has spent epsilon ${s.privacy.epsilon_spent} of its privacy budget ${s.privacy.epsilon_limit}`]);
+  }
   const text = JSON.stringify(list), box = $("trouble");
   if (box.dataset.text === text) return;
   box.dataset.text = text;
@@ -251,8 +269,29 @@ function lineWords(p) {
   if (!p.up) return `${a} – ${b}: the line is down`;
   return `${way(a, b, 0)}, ${way(b, a, 1)}; round trip ${p.rtt.toFixed(0)} ms, loss ${(100 * p.loss).toFixed(2)} %${p.silent > 2 ? `; no answer for ${p.silent.toFixed(0)} s` : ""}`;
 }
+/* One of four values, by the number of sites: up to 2, 8, 24, more. */
+const size = (n, ...values) => values[[2, 8, 24].filter(k => n > k).length];
+function edgeState(p, ended) {
+  if (!p.up) return ended ? "" : "down";
+  return p.silent > 2 ? "silent" : "";
+}
+function edgeTag(p, ended) {
+  if (!p.up) return ended ? "ended" : "cut";
+  return `${P.bits(Math.max(0, p.rate[0]) + Math.max(0, p.rate[1]))}${p.cap[0] > 0 ? " of " + P.bits(p.cap[0]) : ""}`;
+}
+/* Every line in words, while the table is open. */
+function lines() {
+  const body = $("lines").querySelector("tbody");
+  if (!$("lines").open) return;
+  body.replaceChildren();
+  for (const l of S.lines || []) {
+    const tr = body.insertRow(), th = P.html("th", "", tr, `${l.from} → ${l.to}`);
+    th.scope = "row";
+    for (const t of [l.up ? "up" : "down", P.bits(Math.max(0, l.out_bps)), l.goodput_bps > 0 ? P.bits(l.goodput_bps) : "not measured", `${l.rtt_ms.toFixed(0)} ms`, `${(100 * l.loss).toFixed(2)} %`]) P.html("td", "", tr, t);
+  }
+}
 function map() {
-  const n = S.sites.length, big = n <= 8, w = Math.max(300, $("map").clientWidth), h = n <= 2 ? 230 : n <= 8 ? 400 : 520, r = big ? 25 : n <= 24 ? 15 : 9;
+  const n = S.sites.length, big = n <= 8, w = Math.max(300, $("map").clientWidth), h = size(n, 230, 400, 400, 520), r = size(n, 25, 25, 15, 9);
   const box = $("map"), svg = P.el("svg", { viewBox: `0 0 ${w} ${h}`, role: "img" });
   const at = i => {
     if (n === 1) return [w / 2, h / 2];
@@ -266,7 +305,7 @@ function map() {
     const [x1, y1] = at(p.a), [x2, y2] = at(p.b), dx = x2 - x1, dy = y2 - y1, d = Math.hypot(dx, dy) || 1, ux = dx / d, uy = dy / d;
     const g = P.el("g", { class: "pair" }, svg), gone = [p.a, p.b].some(i => ["gone", "unknown"].includes(S.sites[i].health));
     const ended = [p.a, p.b].some(i => S.sites[i].health === "done");
-    const state = !p.up ? (ended ? "" : "down") : p.silent > 2 ? "silent" : "";
+    const state = edgeState(p, ended);
     const base = P.el("path", { class: `edge ${state}`, d: `M${x1 + ux * r} ${y1 + uy * r}L${x2 - ux * r} ${y2 - uy * r}`, "stroke-width": state === "down" ? 2.5 : 1.2 }, g);
     P.el("title", {}, base, lineWords(p));
     if (p.up && !gone)
@@ -277,8 +316,8 @@ function map() {
         P.el("path", { class: "flow", "stroke-width": (big ? 2 : 1.2) + 4 * use, d: `M${from[0] + ox} ${from[1] + oy}L${to[0] + ox} ${to[1] + oy}` }, g);
       }
     if (n <= 5) {
-      const t = n > 3 ? (p.a + p.b) % 2 ? 0.5 : 0.36 : 0.5, mx = x1 + dx * t, my = y1 + dy * t, text = P.el("text", { class: "tag", x: mx, y: my - 2 }, g);
-      P.el("tspan", { x: mx, dy: -3 }, text, p.up ? `${P.bits(Math.max(0, p.rate[0]) + Math.max(0, p.rate[1]))}${p.cap[0] > 0 ? " of " + P.bits(p.cap[0]) : ""}` : ended ? "ended" : "cut");
+      const t = n > 3 && (p.a + p.b) % 2 === 0 ? 0.36 : 0.5, mx = x1 + dx * t, my = y1 + dy * t, text = P.el("text", { class: "tag", x: mx, y: my - 2 }, g);
+      P.el("tspan", { x: mx, dy: -3 }, text, edgeTag(p, ended));
       if (p.up) P.el("tspan", { x: mx, dy: 14 }, text, `${p.rtt.toFixed(0)} ms${p.loss > 0.0005 ? ", loss " + (100 * p.loss).toFixed(1) + " %" : ""}`);
     }
   }
@@ -386,14 +425,56 @@ function details() {
   for (const [k, v] of rows) { P.html("dt", "", b, k); P.html("dd", "", b, v); }
   const roots = $("roots"), newest = S.sites.reduce((m, s) => s.root_record > m.root_record ? s : m, S.sites[0]);
   roots.replaceChildren();
-  if (r.roots) {
+  if (r.roots || !r.roots_agree) {
     P.html("span", "pill " + (r.roots_agree ? "good" : "bad"), roots, r.roots_agree ? `✓ state roots of ${r.roots} sites agree` : "✕ state roots differ");
     P.html("p", "says", roots, `after record ${newest.root_record}: `).append(P.html("code", "", null, newest.root.slice(0, 16) + "…"));
   }
-  const pr = $("privacy"), keys = Object.keys(S.sites[0]).filter(k => k.startsWith("privacy"));
+  for (const s of S.sites) if (s.root_differs && !s.here) P.html("p", "says", roots, `${s.name} says another root: ${s.root.slice(0, 16)}… (its word alone)`);
+  const pr = $("privacy");
   pr.replaceChildren();
-  for (const s of S.sites) { const t = keys.filter(k => s[k]).map(k => `${k.slice(8)} ${s[k]}`).join(", "); if (t) P.html("p", "says", pr, `privacy of ${s.name}: ${t}`); }
+  for (const s of S.sites) {
+    if (!s.privacy) continue;
+    P.html("dt", "", pr, `privacy of ${s.name}`);
+    P.html("dd", "", pr, `epsilon ${s.privacy.epsilon_spent.toPrecision(3)}${s.privacy.epsilon_limit > 0 ? ` of ${s.privacy.epsilon_limit.toPrecision(3)}` : ""}, delta ${s.privacy.delta.toExponential(1)}`);
+  }
 }
+
+/* ---- orders: only where the server takes them ---- */
+let asked_order = null;
+function orderText() {
+  const name = $("order-name").value, value = $("order-value").value.trim();
+  return name === "end" ? "End the run now, for all sites?" : `Order: ${name} ${value}?`;
+}
+function renderOrders(list) {
+  const box = $("order-list");
+  box.replaceChildren();
+  for (const o of list.slice().reverse()) P.html("li", "", box, `${P.moment(o.time)} ${o.order} ${o.word}: ${o.state}${o.note ? " (" + o.note + ")" : ""}`);
+}
+const loadOrders = () => load("/api/v1/orders").then(o => renderOrders(o.orders));
+async function giveOrder() {
+  const r = await fetch("/api/v1/orders", { method: "POST", credentials: "same-origin", headers: { "Content-Type": "application/json", Authorization: "Bearer " + $("order-word").value }, body: JSON.stringify(asked_order) });
+  $("order-said").textContent = (await r.text()).trim();
+  loadOrders().catch(() => {});
+}
+function sure(on) {
+  $("order-sure").hidden = !on;
+  $("order-ask").hidden = on;
+  if (on) $("order-yes").focus(); else $("order-ask").focus();
+}
+$("order-name").onchange = () => { $("order-what").hidden = $("order-name").value === "end"; sure(false); };
+$("order-form").onsubmit = e => {
+  const name = $("order-name").value, value = $("order-value").value.trim();
+  e.preventDefault();
+  $("order-said").textContent = "";
+  if (name !== "end" && !value) { $("order-said").textContent = "this order needs a value"; return; }
+  asked_order = name === "end" ? { order: name } : { order: name, word: value };
+  $("order-text").textContent = orderText();
+  sure(true);
+};
+$("order-no").onclick = () => sure(false);
+$("order-yes").onclick = () => { sure(false); giveOrder().catch(e => { $("order-said").textContent = String(e.message); }); };
+setInterval(() => { if (facts.orders && !document.hidden) loadOrders().catch(() => {}); }, 2000);
+
 function renderLog() {
   const q = $("filter").value.toLowerCase(), box = $("log");
   box.replaceChildren();
@@ -406,6 +487,9 @@ function renderLog() {
 }
 function renderFacts() {
   $("version").textContent = facts.version || "";
+  $("orders").hidden = !facts.orders;
+  $("readonly").textContent = facts.orders ? "orders are taken" : "reads only, changes nothing";
+  if (facts.orders) $("order-sites").replaceChildren(...S.sites.map(s => { const o = document.createElement("option"); o.value = s.name; return o; }));
   for (const [id, text] of [["jobtext", facts.job], ["samples", facts.samples]]) {
     $(id).hidden = !text;
     $(id).querySelector("pre").textContent = text || "";
@@ -413,13 +497,14 @@ function renderFacts() {
 }
 function render() {
   if (!S.sites.length) return;
-  numbers(); trouble(); table(); map(); plots(); details();
+  numbers(); trouble(); table(); map(); lines(); plots(); details();
   document.body.dataset.ready = "yes";
 }
 $("range").onchange = e => { range = +e.target.value; P.set("time", null); };
 $("reset").onclick = () => { P.set("tokens", null); P.set("time", null); };
 addEventListener("resize", () => { lastRender = 0; want(); });
 $("filter").oninput = renderLog;
+$("lines").ontoggle = () => { if (S) lines(); };
 
 /* A zoom into a long run is read again, more finely. */
 P.zoom.changed = kind => {
