@@ -6,7 +6,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure -j $(TEST_JOBS)
 
-.PHONY: all setup build demo test bench fuzz soak science dist screenshots format clean
+.PHONY: all setup build demo test bench fuzz soak science dist screenshots watch-bars format clean
 all: build
 
 setup:
@@ -38,13 +38,16 @@ bench: build
 	@for b in $$($(BUILD)/release/nebula-i bench | awk '/^  /{print $$1}'); do \
 		echo; echo "== $$b"; $(BUILD)/release/nebula-i bench $$b || exit 1; done
 
-# Each fuzz target for FUZZ_SECONDS, or FUZZ_RUNS executions; one line each. New inputs go to build/fuzz/tests/corpus.
+# Each fuzz target (or FUZZ_NAMES) for FUZZ_SECONDS, or FUZZ_RUNS executions by FUZZ_SPLIT processes each; one line each. New
+# inputs go to build/fuzz/tests/corpus.
 FUZZ_SECONDS ?= 60
 FUZZ_RUNS ?=
+FUZZ_NAMES ?=
+FUZZ_SPLIT ?= 1
 fuzz: setup
 	@CC=clang CXX=clang++ $(CMAKE) -S . -B $(BUILD)/fuzz -DNEB_SANITIZE=fuzzer >/dev/null
 	@cmake --build $(BUILD)/fuzz -j $(JOBS)
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_JOBS=$(JOBS) tools/fuzz $(BUILD)/fuzz/tests
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_SPLIT=$(FUZZ_SPLIT) FUZZ_JOBS=$(JOBS) tools/fuzz $(BUILD)/fuzz/tests $(FUZZ_NAMES)
 
 # Each script of tests/soak for SOAK_SECONDS.
 SOAK_SECONDS ?= 600
@@ -62,6 +65,12 @@ dist: build
 # Pictures of the live page in build/screenshots, for people to look at. Needs Chromium (Debian: chromium).
 screenshots: build
 	@python3 tests/watch/page.py $(BUILD)/release/nebula-i $(BUILD)/screenshots && ls $(BUILD)/screenshots
+
+# How soon the live page shows a kill and a cut, what it costs, and what it costs the training. Some minutes; best on an idle machine.
+watch-bars: build
+	@python3 tests/watch/lab.py $(BUILD)/release/nebula-i --limit 3
+	@python3 tests/watch/cost.py $(BUILD)/release/nebula-i --limit
+	@python3 tests/watch/watched.py $(BUILD)/release/nebula-i --limit 0.995
 
 format:
 	@tools/check-format --fix
