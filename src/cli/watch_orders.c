@@ -69,8 +69,8 @@ static neb_status find_kind(const char *order, const char *word, size_t *out)
 /* The lock is held. */
 static bool too_many(const struct neb_watch_orders *w)
 {
-    const struct given *g = &w->list[(w->n - A_MINUTE) % ORDERS];
-    return w->n >= A_MINUTE && neb__seconds_since(g->start_ns) < 60;
+    if (w->n < A_MINUTE) return false;
+    return neb__seconds_since(w->list[(w->n - A_MINUTE) % ORDERS].start_ns) < 60;
 }
 
 static neb_status give(void *arg, const char *order, const char *word)

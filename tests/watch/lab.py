@@ -66,12 +66,18 @@ class Viewer(threading.Thread):
             time.sleep(0.02)
 
 
-def processes():
-    """pid -> words of every process."""
-    found = {}
-    for p in filter(str.isdigit, os.listdir("/proc")):
-        try: found[int(p)] = open(f"/proc/{p}/cmdline").read().split("\0")
+def trainer_of(site, lab):
+    """The process that trains as the site, below the laboratory's; it is the one that holds the lock of the site's folder."""
+    below, found = {lab}, []
+    parents = {}
+    for p in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try: parents[p] = int(open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[1])
         except OSError: pass
+    while more := {p for p, q in parents.items() if q in below} - below: below |= more
+    for p in below - {lab}:
+        try: words = open(f"/proc/{p}/cmdline").read().split("\0")
+        except OSError: continue
+        if "train" in words and site in words: found.append(p)
     return found
 
 
@@ -104,7 +110,7 @@ def main():
         if cut is None: fail("the cut is not shown")
         cut = viewer.since_answer
         if viewer.first(time.time(), lambda h, l, r: not trouble(h, l, r), 60) is None: fail("the mended line is not shown")
-        victim = [p for p, words in processes().items() if words[0].endswith("nebula-i") and "train" in words and "c" in words and any(folder in w for w in words)]
+        victim = trainer_of("c", lab.pid)
         if len(victim) != 1: fail(f"site c has the processes {victim}")
         os.kill(victim[0], signal.SIGKILL)
         kill = viewer.first(time.time(), lambda h, l, r: h.get("c") == "gone", 60)

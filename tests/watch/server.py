@@ -344,7 +344,9 @@ def main():
         print("watch_server: ok")
     finally:
         for c in children: c.send_signal(signal.SIGCONT), c.terminate()
-        for c in children: c.wait(20)
+        for c in children:
+            try: c.wait(60)
+            except subprocess.TimeoutExpired: c.kill()
         shutil.rmtree(out, ignore_errors=True)
 
 
