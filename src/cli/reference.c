@@ -111,7 +111,9 @@ const struct neb_reference_row neb__reference_files[] = {
     {"OUT/stream.run, OUT/lessons.cache",
      "`relay` and `tutor`: the run that OUT belongs to, answers of the teacher"},
     {"OUT/NAME/", "`nebula-i lab`: what site NAME writes, its site folder `site` and its output `log`"},
+    {"OUT/privacy", "the privacy account of a training without other sites"},
     {"SITE/site.key", "a site's secret key; it never leaves the folder"},
+    {"SITE/site.key.next", "the key that the site has asked for (`site rekey`)"},
     {"SITE/site.id", "its public identity"},
     {"SITE/roster", "the run's members, signed"},
     {"SITE/watch.key, SITE/watch.crt, SITE/watch.sig",
@@ -119,6 +121,7 @@ const struct neb_reference_row neb__reference_files[] = {
     {"SITE/lock, SITE/incarnation",
      "keep two processes from being the same site; how often the site was started"},
     {"SITE/run/",
-     "`status.json` and `orders/` of the site; in `NAME/` the ledger, updates and snapshots of the run NAME"},
+     "`status.json` and `orders/` of the site; in `NAME/` the ledger, updates, snapshots and the privacy "
+     "account of the run NAME"},
     {NULL, NULL},
 };

@@ -58,6 +58,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
 /* clang-format off */
 #define NEB_VERBS(X) \
     X(adopt)         \
+    X(audit)         \
     X(bench)         \
     X(completion)    \
     X(corpus)        \
@@ -71,6 +72,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(manual)        \
     X(new)           \
     X(order)         \
+    X(privacy)       \
     X(report)        \
     X(roster)        \
     X(score)         \

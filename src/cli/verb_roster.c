@@ -12,6 +12,7 @@
 #include "run/quorum_fact.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "seal/rekey.h"
 #include "seal/site.h"
 
 #include <limits.h>
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct options {
     char *operator_, *job, *head, *influence, *quorum;
@@ -283,6 +285,28 @@ static neb_status keep_before(const char *dir, const struct neb_chain *old)
     return neb__chain_write(old, path, 0600);
 }
 
+/* The site must not run while its key changes. */
+static neb_status take_key(const char *dir, const struct neb_chain *c, bool *rekeyed)
+{
+    char path[PATH_MAX], next[PATH_MAX];
+    int lock = -1;
+    *rekeyed = false;
+    if (snprintf(next, sizeof next, "%s/site.key.next", dir) >= (int)sizeof next ||
+        snprintf(path, sizeof path, "%s/lock", dir) >= (int)sizeof path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    struct stat st;
+    if (!stat(next, &st)) {
+        neb_status status = neb__file_lock(path, NEB_LOCK_FILE, &lock);
+        if (status == NEB_ERR_BUSY)
+            return neb__fail(status, "the site in %s runs: stop it, so that it can take its new key", dir);
+        NEB_TRY(status);
+    }
+    neb_status status = neb__rekey_take(dir, c, rekeyed);
+    if (lock >= 0) close(lock);
+    if (status == NEB_OK && *rekeyed) fprintf(stderr, "%s has its new key\n", dir);
+    return status;
+}
+
 /* A site may take a longer chain of its own roster, and another roster only on demand. */
 static neb_status join(struct neb_call *call)
 {
@@ -311,6 +335,9 @@ static neb_status join(struct neb_call *call)
         if (another) old->epoch = 0; /* it does not count below */
     }
     const struct neb_chain *newest = old && old->epoch > c->epoch ? old : c;
+    bool rekeyed;
+    NEB_TRY_GOTO(status, take_key(dir, newest, &rekeyed), out);
+    if (rekeyed) NEB_TRY_GOTO(status, neb__site_identity(dir, name, &key), out);
     if (!neb__roster_by_key(&newest->now, &key))
         status =
             neb__fail(NEB_ERR_NOTFOUND,
@@ -395,6 +422,24 @@ static neb_status evict(struct neb_call *call)
     return status;
 }
 
+static neb_status rekey(struct neb_call *call)
+{
+    const struct options *o = call->options;
+    char file[PATH_MAX];
+    struct neb_chain *c;
+    struct neb_roster next = {0};
+    struct neb_buf text;
+    NEB_TRY(open_chain(call->words[0], file, &c));
+    neb__buf_init(&text, 4096);
+    neb_status status = neb__file_read(call->words[1], &text);
+    if (status == NEB_OK) status = neb__rekey_check((const char *)text.data, text.len, c, &next);
+    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
+    neb__roster_free(&next);
+    neb__buf_free(&text);
+    neb__chain_free(c);
+    return status;
+}
+
 static neb_status admit(struct neb_call *call)
 {
     const struct options *o = call->options;
@@ -450,6 +495,12 @@ static const struct neb_verb parts[] = {
      .least = 2,
      .most = NEB_ANY_NUMBER,
      .run = admit},
+    {.name = "rekey",
+     .args = "FILE REQUEST --operator DIR",
+     .help = "gives a member the new key that it asks for (nebula-i site rekey)",
+     .least = 2,
+     .most = 2,
+     .run = rekey},
     {.name = "evict",
      .args = "FILE NAME --operator DIR",
      .help = "takes a member out; its key is worth nothing",

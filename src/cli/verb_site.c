@@ -1,5 +1,6 @@
 /* verb_site.c: `nebula-i site`: makes and shows the folder that makes a process a site; repeats the run in it. */
 #include "cli/verb.h"
+#include "seal/rekey.h"
 #include "seal/site.h"
 #include "run/replay.h"
 #include "run/run_folder.h"
@@ -35,6 +36,25 @@ static neb_status init(struct neb_call *c)
             "  nebula-i roster add draft %s HOST:PORT\n",
             o->dir ? o->dir : name, identity);
     return NEB_OK;
+}
+
+static neb_status rekey(struct neb_call *c)
+{
+    struct neb_buf request;
+    neb__buf_init(&request, 4096);
+    neb_status status = neb__rekey_request(c->words[0], &request);
+    if (status == NEB_OK) {
+        fwrite(request.data, 1, request.len, stdout);
+        fflush(stdout);
+        fprintf(stderr,
+                "give this line to the operator, who signs the change; then the site takes it while it is "
+                "stopped:\n"
+                "  nebula-i roster rekey ROSTER REQUEST --operator DIR\n"
+                "  nebula-i roster join ROSTER %s\n",
+                c->words[0]);
+    }
+    neb__buf_free(&request);
+    return status;
 }
 
 static neb_status show(struct neb_call *c)
@@ -88,6 +108,12 @@ static const struct neb_verb parts[] = {
      .most = 1,
      .run = init},
     {.name = "show", .args = "DIR", .help = "prints the identity", .least = 1, .most = 1, .run = show},
+    {.name = "rekey",
+     .args = "DIR",
+     .help = "makes a new key and a request for it, signed by the old and the new one",
+     .least = 1,
+     .most = 1,
+     .run = rekey},
     {.name = "runs",
      .args = "DIR",
      .help = "lists the runs in the folder",

@@ -245,6 +245,29 @@ const struct neb_opt neb__job_parallel_options[] = {
     NEB_OPT_END,
 };
 
+#define PRIVACY(field, ...) NEB_OPT(struct neb_job_privacy, field, __VA_ARGS__)
+static const struct neb_opt privacy_table[] = {
+    PRIVACY(
+        unit, NEB_OPT_TEXT, "none", NULL,
+        "what others must not be able to tell: whether one sample was trained on (noise in every step), or "
+        "whether the whole site took part (noise on every update)",
+        NEB_OPT_CHOICE("none", "site", "sample")),
+    PRIVACY(epsilon, NEB_OPT_REAL, "8", NULL, "budget: nothing leaves the site beyond it; 0: only counted",
+            NEB_OPT_RANGE(0, 1e6)),
+    PRIVACY(delta, NEB_OPT_REAL, "1e-5", NULL,
+            "the probability that epsilon does not hold; less than one in the number of samples",
+            NEB_OPT_ABOVE(0, 0.5)),
+    PRIVACY(clip, NEB_OPT_REAL, "1", NULL,
+            "longest gradient of a sample, or longest delta of a sweep over the model",
+            NEB_OPT_ABOVE(0, 1e30)),
+    PRIVACY(noise, NEB_OPT_REAL, "0", NULL,
+            "deviation of the noise in each value, as a multiple of clip; 0: as much as epsilon needs",
+            NEB_OPT_ZERO_OR(0.01, 1e6)),
+    PRIVACY(samples, NEB_OPT_INT, "64", NULL,
+            "sample: how many a step takes on average; each is drawn by itself", NEB_OPT_RANGE(1, 1 << 24)),
+    NEB_OPT_END,
+};
+
 #define WATCH(field, ...) NEB_OPT(struct neb_job_watch, field, __VA_ARGS__)
 static const struct neb_opt watch_table[] = {
     WATCH(alert, NEB_OPT_TEXT, "", NULL,
@@ -260,8 +283,9 @@ static const struct neb_opt watch_table[] = {
     NEB_OPT_END,
 };
 
-static const char *const sections[] = {"model",   "generator", "peft", "tokenizer", "train", "data", "init",
-                                       "distill", "sites",     "wan",  "parallel",  "watch", NULL};
+static const char *const sections[] = {"model",    "generator", "peft",    "tokenizer", "train",
+                                       "data",     "init",      "distill", "sites",     "wan",
+                                       "parallel", "privacy",   "watch",   NULL};
 static const char *const family_key[] = {"family", NULL};
 
 /* Read before the other options, because it sets their defaults. */
@@ -286,6 +310,7 @@ const struct neb_job_section neb__job_sections[] = {
     {"wan", "wan", {wan_table}},
     {"sites[]", "sites[]", {neb__job_site_options}},
     {"parallel", "parallel", {neb__job_parallel_options}},
+    {"privacy", "privacy", {privacy_table}},
     {"watch", "watch", {watch_table}},
     {NULL, NULL, {NULL}},
 };
@@ -409,10 +434,12 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "parallel", neb__job_parallel_options, &j->parallel, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "privacy", privacy_table, &j->privacy, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "watch", watch_table, &j->watch, NULL));
     NEB_TRY(bind_data(j));
     NEB_TRY(neb__job_check(j));
     NEB_TRY(neb__job_bind_sites(j));
+    NEB_TRY(neb__job_check_privacy(j));
     return neb__doc_all_used(&j->doc);
 }
 
@@ -423,6 +450,7 @@ static neb_status defaults(struct neb_job *j)
     NEB_TRY(neb__opts_init(neb__job_train_options, &j->train));
     NEB_TRY(neb__opts_init(wan_table, &j->wan));
     NEB_TRY(neb__opts_init(neb__job_parallel_options, &j->parallel));
+    NEB_TRY(neb__opts_init(privacy_table, &j->privacy));
     NEB_TRY(neb__opts_init(watch_table, &j->watch));
     NEB_TRY(neb__opts_init(init_table, &j->init));
     NEB_TRY(neb__opts_init(distill_table, &j->distill));
@@ -448,6 +476,7 @@ void neb__job_free(struct neb_job *j)
     neb__opts_free(neb__job_train_options, &j->train);
     neb__opts_free(wan_table, &j->wan);
     neb__opts_free(neb__job_parallel_options, &j->parallel);
+    neb__opts_free(privacy_table, &j->privacy);
     neb__opts_free(watch_table, &j->watch);
     neb__opts_free(init_table, &j->init);
     neb__opts_free(distill_table, &j->distill);

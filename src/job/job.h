@@ -85,6 +85,13 @@ struct neb_job_wan {
     bool wait, archive;
 };
 
+/* What must not be learned from what this site sends (docs/privacy.md). */
+struct neb_job_privacy {
+    char *unit;
+    double epsilon, delta, clip, noise;
+    int64_t samples;
+};
+
 /* Whom to tell what, when the run is watched (train --watch). */
 struct neb_job_watch {
     char *alert;
@@ -117,6 +124,7 @@ struct neb_job {
     int n_data;
     struct neb_job_wan wan;
     struct neb_job_parallel parallel;
+    struct neb_job_privacy privacy;
     struct neb_job_watch watch;
     struct neb_job_site site[NEB_JOB_SITES];
     int n_sites;
@@ -164,6 +172,7 @@ extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], n
     neb__job_parallel_options[];
 neb_status neb__job_bind_sites(struct neb_job *j);
 neb_status neb__job_check(const struct neb_job *j);
+neb_status neb__job_check_privacy(const struct neb_job *j); /* job_privacy.c; when the sites are bound */
 neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
 
 /* Every key with its default and meaning. */

@@ -250,10 +250,23 @@ neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, co
 
 /* ---- one step ------------------------------------------------------------------------------------------ */
 
+neb_status neb__optimizer_begin(neb_optimizer *o, neb_tape *t, double weight, float lr, uint32_t seed)
+{
+    const double step = (double)(o->step + 1);
+    struct neb_ctl c = {.step = (uint32_t)(o->step + 1),
+                        .seed = seed,
+                        .lr = lr,
+                        .loss_scale = weight > 0 ? (float)(1 / weight) : 0,
+                        .max_norm = o->config.max_norm,
+                        .bias1 = (float)(1 - pow((double)o->config.beta1, step)),
+                        .bias2 = (float)(1 - pow((double)o->config.beta2, step))};
+    return neb_tape_begin_step(t, &c);
+}
+
 static neb_status begin(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n, float lr,
                         uint32_t seed, const struct neb_reduce *reduce, bool *empty)
 {
-    double weight = 0, step = (double)(o->step + 1);
+    double weight = 0;
     for (int i = 0; i < n; i++) weight += micros[i].weight;
     if (reduce && reduce->host) NEB_TRY(reduce->host(reduce->arg, &weight, 1));
     if (!(weight >= 0) || !isfinite(weight))
@@ -262,14 +275,7 @@ static neb_status begin(neb_optimizer *o, neb_tape *t, const struct neb_micro *m
                          ": the loss weights sum to %g; their sum must be finite and not negative",
                          o->step + 1, weight);
     *empty = !(weight > 0);
-    struct neb_ctl c = {.step = (uint32_t)(o->step + 1),
-                        .seed = seed,
-                        .lr = lr,
-                        .loss_scale = *empty ? 0 : (float)(1 / weight),
-                        .max_norm = o->config.max_norm,
-                        .bias1 = (float)(1 - pow((double)o->config.beta1, step)),
-                        .bias2 = (float)(1 - pow((double)o->config.beta2, step))};
-    return neb_tape_begin_step(t, &c);
+    return neb__optimizer_begin(o, t, weight, lr, seed);
 }
 
 /* A micro-batch without a function is another rank's: only its weight counts here. */
@@ -344,6 +350,21 @@ static neb_status report(const struct neb_ctl *c, struct neb_step_info *info)
         c->step, (double)c->loss[0], (double)sqrtf(c->norm2));
 }
 
+static neb_status end_step(neb_optimizer *o, neb_tape *t, struct neb_step_info *info)
+{
+    struct neb_ctl c;
+    o->step++;
+    NEB_TRY(neb_tape_end_step(t, false, &c));
+    return report(&c, info);
+}
+
+neb_status neb__optimizer_finish(neb_optimizer *o, neb_tape *t, const struct neb_reduce *reduce,
+                                 struct neb_step_info *info)
+{
+    NEB_TRY(update(o, t, reduce));
+    return end_step(o, t, info);
+}
+
 neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n, float lr,
                           uint32_t seed, const struct neb_reduce *reduce, struct neb_step_info *info)
 {
@@ -358,10 +379,7 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
     if (status == NEB_OK)
         status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
     NEB_TRY(neb__ranks_run_over(o, status));
-    NEB_TRY(empty ? neb__offload_settle(o)
-                  : update(o, t, reduce)); /* what came up for no update becomes old */
-    o->step++;
-    struct neb_ctl c;
-    NEB_TRY(neb_tape_end_step(t, false, &c));
-    return report(&c, info);
+    if (!empty) return neb__optimizer_finish(o, t, reduce, info);
+    NEB_TRY(neb__offload_settle(o)); /* what came up for no update becomes old */
+    return end_step(o, t, info);
 }

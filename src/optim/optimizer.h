@@ -14,6 +14,7 @@
  * An update walks the range in buckets: one, or many where the state is on the host (offload.h).
  *
  *     optimizer.c   the moments, one step
+ *     private_step.c  one step with a clip for each sample, and noise
  *     norm.c        the blocks, and the norm over all ranks
  *     offload.c     moments and masters on the host
  *     ranks.c       what the ranks do together in a step and for a checkpoint
@@ -83,6 +84,12 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
 int neb__optimizer_moments(const neb_optimizer *o);
 /* The arguments of the update of a bucket, as it is without offload. */
 struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t bucket);
+
+/* The two ends of a step: the step's numbers, for losses that weigh `weight` together; and the update by the gradient that
+ * stands in the slab then. */
+neb_status neb__optimizer_begin(neb_optimizer *o, neb_tape *t, double weight, float lr, uint32_t seed);
+neb_status neb__optimizer_finish(neb_optimizer *o, neb_tape *t, const struct neb_reduce *reduce,
+                                 struct neb_step_info *info);
 
 /* norm.c */
 

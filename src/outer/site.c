@@ -32,16 +32,6 @@ double neb__site_clip(float *z, size_t n, double bound)
     return norm;
 }
 
-void neb__site_noise(float *z, size_t n, double sigma, struct neb_rng *rng)
-{
-    const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
-    for (size_t i = 0; i < n; i++) {              /* Box and Muller; the second deviate is not used */
-        double a = (double)((neb__rng_next(rng) >> 11) + 1) * unit,
-               b = (double)(neb__rng_next(rng) >> 11) * unit;
-        z[i] += (float)(sigma * sqrt(-2 * log(a)) * cos(6.283185307179586 * b));
-    }
-}
-
 bool neb__site_delta(float *restrict d, const float *restrict theta, size_t n)
 {
     uint32_t any = 0;

@@ -4,8 +4,6 @@
 #ifndef NEB_OUTER_SITE_H
 #define NEB_OUTER_SITE_H
 
-#include "base/rng.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,12 +12,9 @@
  * 0. */
 bool neb__site_delta(float *restrict d, const float *restrict theta, size_t n);
 
-/* These run between capture and encode. clip scales z down to the norm `bound` (0: no bound) and returns the
- * norm before. The part that it cuts off stays in x and is sent later. noise adds a normal deviate of
- * deviation `sigma`, drawn from *rng, to every value. Privacy asks that nothing stays after that, because a
- * later update would undo it. */
+/* Runs between capture and encode. clip scales z down to the norm `bound` (0: no bound) and returns the
+ * norm before. The part that it cuts off stays in x and is sent later. */
 double neb__site_clip(float *z, size_t n, double bound);
-void neb__site_noise(float *z, size_t n, double sigma, struct neb_rng *rng);
 double neb__site_norm(const float *z, size_t n);
 
 /* A record named the own update. d becomes the move of x: moved - decoded. decoded NULL: all of d counts as

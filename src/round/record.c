@@ -39,6 +39,7 @@ void neb__update_header_put(const struct neb_update_header *p, uint8_t out[NEB_U
     neb__put32(out + 44, p->epoch);
     neb__put32(out + 48, p->length);
     out[52] = p->cls;
+    out[53] = p->before;
     memcpy(out + 56, p->signature, NEB_SEAL_SIZE);
 }
 
@@ -64,13 +65,26 @@ neb_status neb__update_header_sign(struct neb_update_header *p, const void *byte
     return seal->sign(seal->arg, purpose, b, sizeof b, p->signature);
 }
 
+static bool genuine(const struct neb_update_header *p, const void *bytes, const struct neb_hash *genesis,
+                    const struct neb_seal *seal, unsigned signer)
+{
+    uint8_t b[SIGNED];
+    return seal->verify && to_sign(p, bytes, genesis, b) == NEB_OK &&
+           seal->verify(seal->arg, signer, purpose, b, sizeof b, p->signature);
+}
+
 bool neb__update_header_genuine(const struct neb_update_header *p, const void *bytes,
                                 const struct neb_hash *genesis, const struct neb_seal *seal)
 {
-    uint8_t b[SIGNED];
     if (NEB_MUTANT(trust_updates)) return true;
-    return seal->verify && to_sign(p, bytes, genesis, b) == NEB_OK &&
-           seal->verify(seal->arg, p->site, purpose, b, sizeof b, p->signature);
+    return genuine(p, bytes, genesis, seal, p->site);
+}
+
+bool neb__update_header_once_genuine(const struct neb_update_header *p, const void *bytes,
+                                     const struct neb_hash *genesis, const struct neb_seal *seal)
+{
+    return genuine(p, bytes, genesis, seal, p->site) ||
+           genuine(p, bytes, genesis, seal, p->site | NEB_BY_FORMER);
 }
 
 neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update_header *out)
@@ -91,10 +105,12 @@ neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update
         .epoch = neb__get32(in + 44),
         .length = neb__get32(in + 48),
         .cls = in[52],
+        .before = in[53],
     };
     memcpy(p.signature, in + 56, NEB_SEAL_SIZE);
     if (p.site >= NEB_SITES_MAX || p.kind > NEB_UPDATE_RESULT || p.c0 >= p.c1 || !p.k || !p.weight ||
-        p.cls >= NEB_RUNG_CLASSES || in[53] || neb__get16(in + 54) || p.length != n - NEB_UPDATE_HEADER_SIZE)
+        p.cls >= NEB_RUNG_CLASSES || p.before > NEB_UPDATE_BEFORE_MAX || neb__get16(in + 54) ||
+        p.length != n - NEB_UPDATE_HEADER_SIZE || p.length < 8u * p.before)
         return neb__quiet(NEB_ERR_CORRUPT, "the fields of an update's header contradict each other");
     *out = p;
     return NEB_OK;

@@ -21,11 +21,22 @@ struct neb_update_header {
     uint32_t weight; /* tokens per inner step */
     uint64_t tokens; /* tokens in it */
     uint32_t epoch;
-    uint32_t length;                  /* bytes of the code, behind the header */
-    uint8_t cls;                      /* neb_rung_class of the rung */
+    uint32_t length; /* bytes of the code, behind the header */
+    uint8_t cls;     /* neb_rung_class of the rung */
+    uint8_t before;  /* bytes between header and code, in eights: a statement of privacy, or none */
     uint8_t signature[NEB_SEAL_SIZE]; /* the site's signature of the run, the fields above and the code */
 };
 #define NEB_UPDATE_HEADER_SIZE (56 + NEB_SEAL_SIZE)
+enum { NEB_UPDATE_BEFORE_MAX = 8 }; /* eights */
+/* Where the code begins, and its bytes; `length` counts what stands before it, too. */
+static inline size_t neb__update_code_at(const struct neb_update_header *h)
+{
+    return NEB_UPDATE_HEADER_SIZE + 8 * (size_t)h->before;
+}
+static inline size_t neb__update_code_size(const struct neb_update_header *h)
+{
+    return h->length - 8 * (size_t)h->before;
+}
 
 enum neb_update_kind {
     NEB_UPDATE_DELTA = 0,
@@ -39,6 +50,9 @@ neb_status neb__update_header_sign(struct neb_update_header *p, const void *byte
                                    const struct neb_hash *genesis, const struct neb_seal *seal);
 bool neb__update_header_genuine(const struct neb_update_header *p, const void *bytes,
                                 const struct neb_hash *genesis, const struct neb_seal *seal);
+/* Also by a key that the site had before. For an update that a committed record names: its hash proves it already. */
+bool neb__update_header_once_genuine(const struct neb_update_header *p, const void *bytes,
+                                     const struct neb_hash *genesis, const struct neb_seal *seal);
 /* NEB_ERR_CORRUPT when the fields contradict each other. */
 neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update_header *out);
 

@@ -62,7 +62,7 @@ static neb_status measure(neb_session *s, const struct neb_named *p, const struc
 {
     const struct neb_update_header *h = &o->header[o->n];
     double norm = neb__updates_norm(&s->updates, &p->hash);
-    if (norm < 0) norm = neb__session_norm(s, h, b->data + NEB_UPDATE_HEADER_SIZE);
+    if (norm < 0) norm = neb__session_norm(s, h, b->data);
     o->cls[o->n] = h->cls;
     o->norm[o->n] = norm;
     return isfinite(norm)
@@ -83,8 +83,8 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, uint32_t w
         return neb__fail(NEB_ERR_CORRUPT, "a committed update of site %u cannot be read back", p->site);
     }
     size_t first, n = neb__mirror_range(&s->mirror, o->header[i].c0, o->header[i].c1, &first);
-    neb_status status = neb__codec_open(b->data + NEB_UPDATE_HEADER_SIZE, b->len - NEB_UPDATE_HEADER_SIZE,
-                                        NULL, n, &o->view[i]);
+    neb_status status = neb__codec_open(b->data + neb__update_code_at(&o->header[i]),
+                                        neb__update_code_size(&o->header[i]), NULL, n, &o->view[i]);
     if (status == NEB_OK && !s->applying->decoded[i] &&
         !(s->applying->decoded[i] = neb__aligned(NEB_CELL * sizeof(float)))) {
         neb__codec_close(&o->view[i]);

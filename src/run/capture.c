@@ -74,7 +74,7 @@ void neb__session_want_capture(neb_session *s, const struct neb_action *a)
  * lower while it is on its way, and by a robust rule. Who judges otherwise refuses the record. */
 static double own_length(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash)
 {
-    double norm = neb__session_norm(s, h, s->updates.made.data + NEB_UPDATE_HEADER_SIZE);
+    double norm = neb__session_norm(s, h, s->updates.made.data);
     neb__updates_set_norm(&s->updates, hash, norm);
     return norm;
 }
@@ -147,9 +147,9 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
     struct neb_codec_input in = {.z = z ? z : s->mirror.d + c.first, .n = n, .hooks = &hooks};
     neb__buf_clear(out);
     neb__left_out_begin(&s->updates.left_out, h->k);
-    neb_status status = neb__buf_reserve(out, NEB_UPDATE_HEADER_SIZE);
+    neb_status status = neb__buf_reserve(out, neb__update_code_at(h));
     if (status == NEB_OK) {
-        out->len = NEB_UPDATE_HEADER_SIZE;
+        out->len = neb__update_code_at(h);
         status = neb__codec_encode(rung, &in, NULL, stats, out);
     }
     neb__free(z);
@@ -170,7 +170,7 @@ static neb_status code(neb_session *s, const struct neb_update_header *h, const 
     for (bool again = true; *rung && again;) {
         *stats = (struct neb_codec_stats){0};
         NEB_TRY(encode_with(s, *rung, h, stats, out));
-        NEB_TRY(neb__codec_squeeze(out, NEB_UPDATE_HEADER_SIZE, neb__lines_slowest(&s->lines), &gain));
+        NEB_TRY(neb__codec_squeeze(out, neb__update_code_at(h), neb__lines_slowest(&s->lines), &gain));
         again = capture->last && neb__end_exceeds(s, n, out->len);
         if (again) *rung = neb__end_rung(s, *rung);
     }
@@ -223,6 +223,13 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
         return NEB_OK;
     }
     if (!rung) return NEB_ERR_AGAIN;
+    neb_status charged = neb__session_privacy_release(s, h, out->data + NEB_UPDATE_HEADER_SIZE);
+    if (charged == NEB_ERR_LIMIT) { /* the budget is spent: as if there were nothing to send */
+        *empty = true;
+        if (last) neb__end_nothing_sent(s, h->c0, true);
+        return NEB_OK;
+    }
+    NEB_TRY(charged);
     h->rung = rung->id;
     h->cls = (uint8_t)rung->cls;
     h->length = (uint32_t)(out->len - NEB_UPDATE_HEADER_SIZE);
@@ -305,6 +312,7 @@ void neb__session_snapshot_taken(neb_session *s)
         .site = s->self, .c0 = a->c0, .c1 = a->c1, .k = a->k, .b = a->version, .tau = a->tau};
     struct neb_hash hash;
     bool empty = false;
+    h.before = neb__session_privacy_before(s);
     h.weight = weigh(s);
     h.tokens = (uint64_t)h.tau * h.weight;
     struct neb_round_status st;

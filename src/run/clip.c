@@ -2,24 +2,22 @@
  *
  * The bound is part of the log (an operator's order); the leader rejects updates that exceed it. If one
  * update cannot carry all of a site's work, the site sends a shorter vector of the same direction, and the
- * rest stays in its live model.
- *
- * A site may also cut and blur its updates for its own privacy. Then the rest is dropped: a later update
- * would tell it. */
+ * rest stays in its live model. privacy.c cuts and blurs updates for a site's own sake. */
 #include "run/session.h"
 #include "base/mem.h"
 #include "outer/site.h"
 
 #include <math.h>
 #include <string.h>
-#include <sys/random.h>
 
-double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *code)
+double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *bytes)
 {
     struct neb_codec_view view;
     size_t first, last, n = neb__outer_cell(s->mirror.outer, h->c1 - 1, &last);
     neb__outer_cell(s->mirror.outer, h->c0, &first);
-    if (neb__codec_open(code, h->length, NULL, last + n - first, &view) != NEB_OK) return INFINITY;
+    if (neb__codec_open(bytes + neb__update_code_at(h), neb__update_code_size(h), NULL, last + n - first,
+                        &view) != NEB_OK)
+        return INFINITY;
     double sum = 0;
     for (uint32_t c = h->c0; c < h->c1; c++) {
         n = neb__outer_cell(s->mirror.outer, c, &first);
@@ -31,24 +29,6 @@ double neb__session_norm(neb_session *s, const struct neb_update_header *h, cons
     }
     neb__codec_close(&view);
     return sqrt(sum);
-}
-
-bool neb__session_private(const neb_session *s)
-{
-    return s->config.clip > 0 || s->config.noise > 0;
-}
-
-/* The system seeds the generator for every update, so nobody can repeat the noise and take it off again. */
-neb_status neb__session_privatize(const neb_session *s, float *z, size_t n)
-{
-    struct neb_rng rng;
-    neb__site_clip(z, n, s->config.clip);
-    if (!(s->config.noise > 0)) return NEB_OK;
-    if (getrandom(&rng, sizeof rng, 0) != (ssize_t)sizeof rng)
-        return neb__fail(NEB_ERR_IO,
-                         "the system gives no random numbers for the noise: this update is not sent");
-    neb__site_noise(z, n, s->config.noise, &rng);
-    return NEB_OK;
 }
 
 bool neb__session_clip(const struct neb_action *capture, float *z, size_t n)

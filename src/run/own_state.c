@@ -125,8 +125,8 @@ static neb_status restore_update(neb_session *s, const struct neb_hash *hash, ui
     struct neb_codec_view view;
     float *left = neb__malloc(n * sizeof *left);
     neb_status status = left ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for restoring");
-    if (status != NEB_OK || neb__codec_open(b.data + NEB_UPDATE_HEADER_SIZE, b.len - NEB_UPDATE_HEADER_SIZE,
-                                            NULL, n, &view) != NEB_OK) {
+    if (status != NEB_OK || neb__codec_open(b.data + neb__update_code_at(&h), neb__update_code_size(&h), NULL,
+                                            n, &view) != NEB_OK) {
         neb__free(left);
         neb__buf_free(&b);
         return status; /* damaged: as if it were not there */

@@ -22,7 +22,7 @@ bool neb__session_update_fits(const neb_session *s, const struct neb_update_head
     size_t first;
     return h->c0 < h->c1 && h->c1 <= s->mirror.outer->cells &&
            n == NEB_UPDATE_HEADER_SIZE + (size_t)h->length &&
-           neb__codec_peek(bytes + NEB_UPDATE_HEADER_SIZE, n - NEB_UPDATE_HEADER_SIZE, &info) == NEB_OK &&
+           neb__codec_peek(bytes + neb__update_code_at(h), neb__update_code_size(h), &info) == NEB_OK &&
            info.n == neb__mirror_range(&s->mirror, h->c0, h->c1, &first);
 }
 
@@ -88,18 +88,22 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
         return;
     }
     const struct neb_seal seal = neb__session_seal(s);
-    if (!neb__update_header_genuine(&h, bytes + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal)) {
+    if (neb__hash(bytes, n, &hash) != NEB_OK) return;
+    const uint8_t *body = bytes + NEB_UPDATE_HEADER_SIZE;
+    bool needed = neb__round_needs(s->core, &hash);
+    bool genuine = needed ? neb__update_header_once_genuine(&h, body, &s->genesis, &seal)
+                          : neb__update_header_genuine(&h, body, &s->genesis, &seal);
+    if (!genuine) {
         neb__session_refused(s, peer, NEB_QUOTA_FOREIGN, 1);
         return;
     }
-    if (neb__hash(bytes, n, &hash) != NEB_OK) return;
-    bool needed = neb__round_needs(s->core, &hash), here = neb__update_exists(&s->updates.files, &hash);
+    bool here = neb__update_exists(&s->updates.files, &hash);
     if (!needed && !here && !is_wanted(s, &h)) {
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_UNWANTED, .site = h.site, .hash = hash});
         return;
     }
     /* Once in a record it would have to be applied, by everybody. */
-    double norm = neb__session_norm(s, &h, bytes + NEB_UPDATE_HEADER_SIZE);
+    double norm = neb__session_norm(s, &h, bytes);
     if (!isfinite(norm)) {
         neb__session_refused(s, h.site, NEB_QUOTA_FOREIGN, 1);
         return;
@@ -121,7 +125,7 @@ void neb__session_look_for(neb_session *s, const struct neb_hash *hash)
     neb__buf_init(&b, neb__session_update_max(s));
     bool found =
         neb__updates_load(&s->updates, hash, &b, &h) && neb__session_update_fits(s, &h, b.data, b.len);
-    if (found) have(s, &h, hash, neb__session_norm(s, &h, b.data + NEB_UPDATE_HEADER_SIZE));
+    if (found) have(s, &h, hash, neb__session_norm(s, &h, b.data));
     neb__buf_free(&b);
     if (!found)
         neb__session_feed(s,

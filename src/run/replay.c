@@ -85,7 +85,8 @@ static neb_status open_part(struct replay *r, const struct neb_record *rec, cons
     NEB_TRY(neb__update_header_get(out->bytes.data, out->bytes.len, &h));
     if (h.c0 != rec->c0 || h.c1 != rec->c1 || h.site != p->site || h.k != p->k)
         return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names an update of other cells", rec->index);
-    NEB_TRY(neb__codec_open(out->bytes.data + NEB_UPDATE_HEADER_SIZE, h.length, NULL, n, &out->view));
+    NEB_TRY(neb__codec_open(out->bytes.data + neb__update_code_at(&h), neb__update_code_size(&h), NULL, n,
+                            &out->view));
     out->open = true;
     out->site = p->site;
     out->cls = h.cls;

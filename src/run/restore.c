@@ -2,6 +2,7 @@
  *
  * The outer state comes from the newest undamaged snapshot of each cell; the records above are replayed by
  * the core. The site's own state is own_state.c's. */
+#include "run/audit.h"
 #include "run/relaying.h"
 #include "run/end.h"
 #include "run/peer_cells.h"
@@ -102,6 +103,14 @@ static void begin(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
         if (p->votes > 1) m.heavy = p->id;
     }
     b->members = m;
+}
+
+neb_status neb__members_at_beginning(const struct neb_chain *chain, struct neb_members *out)
+{
+    struct beginning b = {0};
+    NEB_TRY(neb__chain_walk(chain, begin, &b));
+    *out = b.members;
+    return NEB_OK;
 }
 
 /* A site that an order admitted to this run has no other run in its folder. Elsewhere the orders were those of an earlier
@@ -228,6 +237,7 @@ static neb_status open_disk(neb_session *s)
     NEB_TRY(neb__run_folder(s->site->dir, s->run, dir, sizeof dir));
     NEB_TRY(neb__file_make_dir(dir, 0700));
     NEB_TRY(neb__disk_open(dir, &s->disk));
+    NEB_TRY(neb__session_privacy_open(s, dir));
     struct neb_buf mark;
     neb__buf_init(&mark, NEB_MARK_MAX);
     neb_status status = neb__round_first_mark(&mark);
@@ -266,11 +276,10 @@ static void offer(neb_session *s, const struct neb_hash *hash)
     if (h.site != s->self && neb__unnamed_add(s, &h, hash) != NEB_OK) return;
     neb__buf_init(&b, (size_t)1 << 31);
     if (neb__update_load(&s->updates.files, hash, &b) == NEB_OK)
-        neb__session_feed(
-            s, &(struct neb_event){.type = NEB_EV_UPDATE,
-                                   .update = &h,
-                                   .hash = *hash,
-                                   .norm = neb__session_norm(s, &h, b.data + NEB_UPDATE_HEADER_SIZE)});
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_UPDATE,
+                                                 .update = &h,
+                                                 .hash = *hash,
+                                                 .norm = neb__session_norm(s, &h, b.data)});
     neb__buf_free(&b);
 }
 
@@ -322,5 +331,6 @@ void neb__session_release(neb_session *s)
     neb__updates_close(&s->updates);
     neb__unnamed_free(s);
     neb__mirror_close(&s->mirror);
+    neb__session_privacy_close(s);
     if (s->disk.ops) neb__disk_close(&s->disk);
 }

@@ -26,6 +26,7 @@
 #include "run/run_folder.h"
 #include "run/mirror.h"
 #include "run/news.h"
+#include "run/privacy.h"
 #include "run/quorum_fact.h"
 #include "run/quota.h"
 #include "run/updates.h"
@@ -95,14 +96,15 @@ struct neb_session {
     struct neb_round *core;
     struct neb_disk disk;
     struct neb_ledger ledger;
-    struct neb_rate_control *control; /* rate_control.c */
-    struct neb_end *end;              /* end.h */
-    struct neb_applying *applying;    /* apply.c */
-    struct neb_fetched_cell *fetched; /* peer_cells.h */
-    struct neb_agreement agreement;   /* agreement.h */
-    struct neb_routes *routes;        /* relaying.h; NULL: streams alone */
-    uint64_t said_far;                /* bits of members that the log says are reached through others */
-    uint64_t routed;                  /* … whose keys the routes go by: */
+    struct neb_rate_control *control;   /* rate_control.c */
+    struct neb_end *end;                /* end.h */
+    struct neb_session_privacy privacy; /* privacy.h */
+    struct neb_applying *applying;      /* apply.c */
+    struct neb_fetched_cell *fetched;   /* peer_cells.h */
+    struct neb_agreement agreement;     /* agreement.h */
+    struct neb_routes *routes;          /* relaying.h; NULL: streams alone */
+    uint64_t said_far;                  /* bits of members that the log says are reached through others */
+    uint64_t routed;                    /* … whose keys the routes go by: */
     struct neb_public routed_key[NEB_SITES_MAX];
 
     /* the caller's alone */
@@ -249,12 +251,8 @@ void neb__session_hear_loss(neb_session *s, double loss);
 
 /* clip.c */
 /* The norm of the values that an update decodes to; infinite if it does not decode, or not to finite values.
- * Uses work[1]. */
-double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *code);
-/* This site cuts or blurs what it sends, and drops the rest. */
-bool neb__session_private(const neb_session *s);
-/* Cuts and blurs z (n values) as the site's settings say. NEB_ERR_IO: nothing may be sent. */
-neb_status neb__session_privatize(const neb_session *s, float *z, size_t n);
+ * bytes: header and code. Uses work[1]. */
+double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *bytes);
 /* Makes z (n values) shorter if it exceeds the run's bound; true: it did. */
 bool neb__session_clip(const struct neb_action *capture, float *z, size_t n);
 

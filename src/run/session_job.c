@@ -161,6 +161,20 @@ neb_status neb__session_check_folder(const struct neb_job *job, int site)
     return status;
 }
 
+/* A loop of one's own makes its steps without noise. */
+static neb_status set_privacy(neb_session *s, const struct neb_job *job)
+{
+    struct neb_privacy_rule rule;
+    if (!strcmp(job->privacy.unit, "none")) return NEB_OK;
+    if (!strcmp(job->privacy.unit, "sample"))
+        return neb__doc_fail(
+            &job->doc, "privacy.unit",
+            "privacy.unit: sample needs noise in every step, which this training loop does not "
+            "make; train with `nebula-i train`, or use unit: site");
+    NEB_TRY(neb__session_site_rule(job, &rule));
+    return neb__session_set_privacy(s, &rule);
+}
+
 static neb_status open_job(struct neb_job *job, const char *site, neb_session **out)
 {
     int at = 0;
@@ -170,6 +184,7 @@ static neb_status open_job(struct neb_job *job, const char *site, neb_session **
     NEB_TRY(neb__session_check_folder(job, at));
     NEB_TRY(neb_session_open(neb__session_folder(job, at), &c, &s));
     neb_status status = neb__session_check_roster(s, job, at);
+    if (status == NEB_OK) status = set_privacy(s, job);
     if (status != NEB_OK)
         neb_session_close(s);
     else

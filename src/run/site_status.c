@@ -156,6 +156,11 @@ void neb__session_own_status(neb_session *s, struct neb_site_status *out)
     out->token_target = (int64_t)s->config.token_target;
     out->refused = (int64_t)neb__session_refusals(s, out->refused_of, sizeof out->refused_of);
     out->scaled = (int64_t)neb__session_scaled_text(s, out->scaled_of, sizeof out->scaled_of);
+    struct neb_privacy_statement spent;
+    neb__session_privacy_state(s, &spent);
+    out->epsilon_spent = spent.epsilon;
+    out->epsilon_limit = spent.limit;
+    out->epsilon_delta = spent.delta;
     pthread_mutex_lock(&s->lock);
     out->greetings_dropped = s->greetings_dropped;
     if (s->board && s->board->told) add_loop(s, &s->board->loop, out);
@@ -256,9 +261,18 @@ static void send_to(neb_session *s, struct audience to, uint32_t kind, const cha
     }
 }
 
+/* A loss tells of the samples of its steps, and no noise protects it. The number of steps without one tells, too. */
+static struct neb_site_status for_others(const neb_session *s, const struct neb_site_status *own)
+{
+    struct neb_site_status told = *own;
+    if (s->privacy.rule.unit != NEB_PRIVACY_NONE) told.loss = 0, told.nonfinite = 0;
+    return told;
+}
+
 static void say(neb_session *s, struct audience to, const struct neb_site_status *own)
 {
-    char *text = to.linked | to.far ? neb__status_message(own) : NULL, note[120];
+    const struct neb_site_status told = for_others(s, own);
+    char *text = to.linked | to.far ? neb__status_message(&told) : NULL, note[120];
     if (text && strlen(text) <= NEB_STATUS_BYTES) send_to(s, to, NEB_MSG_STATUS, text);
     free(text);
     if (s->core || !own->until) return;

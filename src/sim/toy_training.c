@@ -77,6 +77,17 @@ bool neb__node_load(struct neb_sim_node *n, const struct neb_hash *hash, struct 
 /* ---- the core's actions on it -------------------------------------------------------------------------- */
 
 /* The hook between capture and encode, on integers: one cell's values to send. z gets the values for later sums. */
+/* Noise of a private site. It need not be secret here, and must be the same for the same seed. */
+static void blur(float *z, size_t n, double sigma, struct neb_rng *rng)
+{
+    const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
+    for (size_t i = 0; i < n; i++) {              /* Box and Muller; the second deviate is not used */
+        double a = (double)((neb__rng_next(rng) >> 11) + 1) * unit,
+               b = (double)(neb__rng_next(rng) >> 11) * unit;
+        z[i] += (float)(sigma * sqrt(-2 * log(a)) * cos(6.283185307179586 * b));
+    }
+}
+
 static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, bool blurred, float *z, float *sent)
 {
     float bound;
@@ -85,7 +96,7 @@ static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, bool b
     memcpy(&bound, &a->bound, sizeof bound);
     /* A part of the bound for each cell keeps the whole update within the bound. */
     (void)neb__site_clip(sent, WIDTH, (double)bound / (a->c1 - a->c0));
-    if (blurred) neb__site_noise(sent, WIDTH, 2, &w->rng);
+    if (blurred) blur(sent, WIDTH, 2, &w->rng);
     for (int v = 0; v < WIDTH; v++) sent[v] = truncf(sent[v]);
 }
 

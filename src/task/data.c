@@ -424,12 +424,12 @@ static int collect(const struct neb_data *d, const char *use, struct neb_source 
     return n;
 }
 
-neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
-                            struct neb_batches **out)
+static neb_status make_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
+                              bool single, struct neb_batches **out)
 {
     const struct neb_job_train *t = &d->job->train;
     struct neb_source sources[NEB_JOB_DATA];
-    bool training = !strcmp(use, "train");
+    bool training = !strcmp(use, "train") && !single;
     struct neb_batches_cfg cfg = {.seed = (uint64_t)d->job->seed,
                                   .part = part,
                                   .parts = parts,
@@ -443,5 +443,20 @@ neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t p
     if (!cfg.sources) return neb__quiet(NEB_ERR_NOTFOUND, "no corpus with use: %s", use);
     d->job->objective->set_batches(&cfg);
     neb__vocab_of(d->tok, &cfg.vocab);
+    if (single) {
+        cfg.tokens = cfg.max_len > 16 ? cfg.max_len : 16;
+        cfg.max_seqs = 1;
+    }
     return neb__batches_create(&cfg, out);
+}
+
+neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
+                            struct neb_batches **out)
+{
+    return make_stream(d, use, part, parts, false, out);
+}
+
+neb_status neb__data_samples(const struct neb_data *d, struct neb_batches **out)
+{
+    return make_stream(d, "train", 0, 1, true, out);
 }

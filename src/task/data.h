@@ -38,4 +38,7 @@ void neb__data_target_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
                             struct neb_batches **out);
 
+/* All samples of the corpora to train on, each alone: neb__batches_one(). */
+neb_status neb__data_samples(const struct neb_data *d, struct neb_batches **out);
+
 #endif

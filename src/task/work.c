@@ -135,6 +135,7 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
     if (neb__layout_world(w->layout)) neb__tape_on_call(w->tape, beat, neb__layout_world(w->layout));
     NEB_TRY(neb__work_make_whole(w));
     NEB_TRY(make_optimizer(w));
+    NEB_TRY(neb__work_open_private(w));
     struct neb_device_info info;
     neb_device_get_info(w->dev, &info);
     w->opened = info.memory_used;
@@ -175,6 +176,7 @@ void neb__work_close(struct neb_work *w)
 {
     if (!w) return;
     neb__prefetch_stop(w->ahead);
+    neb__work_close_private(w);
     neb__batches_free(w->stream);
     if (w->steps->close) w->steps->close(w);
     neb__distill_destroy(w->distill);

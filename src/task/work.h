@@ -43,6 +43,13 @@ void neb__work_close(struct neb_work *w);
 /* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */
 neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out);
 
+/* privacy.unit: sample. Whether its steps hide samples, and by what rule (`out` may be NULL); and the account that they are charged to, which must
+ * outlive the last step. */
+struct neb_privacy_rule;
+struct neb_privacy_ledger;
+bool neb__work_privacy(const struct neb_work *w, struct neb_privacy_rule *out);
+void neb__work_charge(struct neb_work *w, struct neb_privacy_ledger *ledger);
+
 /* Over the corpora with this use, at most `batches` batches (0: all), evenly from the beginning to the end of
  * the text. NEB_ERR_NOTFOUND (quiet): none; NEB_ERR_RANGE: they have nothing to predict. */
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out);

@@ -3,6 +3,8 @@
 #ifndef NEB_TASK_WORK_INTERNAL_H
 #define NEB_TASK_WORK_INTERNAL_H
 
+#include "optim/private_step.h"
+#include "privacy/ledger.h"
 #include "task/distill.h"
 #include "task/work.h"
 #include "tensor/team.h"
@@ -61,6 +63,7 @@ struct neb_work {
     struct neb_model_input *input;
     struct neb_work_stages *stages; /* work_stages.c; NULL: the whole model is here */
     struct neb_distill *distill;
+    struct neb_work_private *privacy; /* work_private.c; NULL: plain steps */
     struct neb_batches *stream;
     struct neb_prefetch *ahead;
     struct neb_work_part *pieces; /* (runs) of the present step */
@@ -87,6 +90,11 @@ const struct neb_reduce *neb__work_reduce(struct neb_work *w, struct neb_reduce 
 neb_status neb__work_stage_eval(struct neb_work *w, const struct neb_run *run);
 void neb__work_stage_first_input(struct neb_work *w);
 neb_status neb__work_stage_sums(struct neb_work *w, struct neb_eval_sums *sums);
+
+/* work_private.c */
+neb_status neb__work_open_private(struct neb_work *w);
+void neb__work_close_private(struct neb_work *w);
+neb_status neb__work_private_step(struct neb_work *w, float lr, struct neb_work_step *out);
 
 /* work_whole.c: the first rank's copy of all values is older than the parameters. */
 void neb__work_forget(struct neb_work *w);

@@ -350,6 +350,29 @@ neb_status neb__batches_next(struct neb_batches *s, struct neb_batch *b)
     return neb__batches_fill(s, bucket, b);
 }
 
+int64_t neb__batches_samples(const struct neb_batches *s)
+{
+    int64_t n = 0;
+    for (int i = 0; i < s->cfg.sources; i++) n += neb__set_count(s->source[i].set);
+    return n;
+}
+
+neb_status neb__batches_one(struct neb_batches *s, int64_t at, uint64_t salt, struct neb_batch *b)
+{
+    struct neb_pick p;
+    struct neb_pending *one = s->chosen;
+    if (s->mix || at < 0 || !pick(s, (uint64_t)at, &p))
+        return neb__fail(NEB_ERR_INVALID, "the stream has no sample %" PRId64, at);
+    *one = (struct neb_pending){.draw = salt, .global = salt, .sample = p.sample, .source = p.source};
+    if (!measure(s, &p, one) || one->rows[0] > s->bucket[0].tokens[0] ||
+        one->rows[1] > s->bucket[0].tokens[1] || one->masks > s->loss)
+        return NEB_ERR_AGAIN;
+    s->chosen_n = 1;
+    b->step = s->step;
+    return neb__batches_fill(s, smallest_bucket(s, &(struct room){{one->rows[0], one->rows[1]}, one->masks}),
+                             b);
+}
+
 int64_t neb__batches_step(const struct neb_batches *s)
 {
     return s->step;

@@ -60,6 +60,11 @@ neb_status neb__batches_batch(const struct neb_batches *s, struct neb_batch **ou
  *   NEB_ERR_CONFIG: no sample is short enough */
 neb_status neb__batches_next(struct neb_batches *s, struct neb_batch *b);
 
+/* For a stream with `once`: its samples, over all sources; and a batch of the sample `at` alone. salt: chooses its masks.
+ *   NEB_ERR_AGAIN (quiet): too long to be used;  NEB_ERR_CORRUPT */
+int64_t neb__batches_samples(const struct neb_batches *s);
+neb_status neb__batches_one(struct neb_batches *s, int64_t at, uint64_t salt, struct neb_batch *b);
+
 int64_t neb__batches_step(const struct neb_batches *s); /* batches made so far */
 
 /* Goes to the place before batch `step`: forwards from here if possible, else from the beginning. */

@@ -5,6 +5,7 @@
 #include "train/train.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "privacy/ledger.h"
 #include "run/session.h"
 #include "run/site_status.h"
 #include "train/gate_channel.h"
@@ -157,6 +158,7 @@ static neb_status open_trainer(struct neb_trainer *t)
         NEB_TRY(started);
         NEB_TRY(neb__ranks_share(t));
     }
+    NEB_TRY(neb__trainer_open_account(t));
     if (!t->split) return neb__trainer_refresh(t, t->session != NULL);
     NEB_TRY(neb__split_start(t->split, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
     if (t->session) t->split->idle = waits, t->split->idle_arg = t;
@@ -193,6 +195,7 @@ static void close_trainer(struct neb_trainer *t)
     neb__split_close(t->split);
     neb_session_close(t->session);
     neb__work_close(t->work);
+    neb__privacy_ledger_close(t->privacy);
     neb__layout_close(&t->layout);
     neb__data_free(&t->data);
 }

@@ -56,14 +56,15 @@ struct neb_trainer {
     const volatile sig_atomic_t *stop; /* a signal asks for the end */
     struct neb_data data;
     struct neb_work *work;
-    struct neb_group *ranks;       /* of this site; NULL: this process alone */
-    struct neb_layout layout;      /* the same ranks by what they do */
-    struct neb_gate *gate;         /* of a gateway: the ranks have the work; else NULL */
-    struct neb_gate_end *gate_end; /* of a gateway's first rank; else NULL */
-    int64_t idle_ns;               /* when the other ranks last heard that this one lives */
-    bool joined;                   /* the other ranks wait for orders, or this one does */
-    neb_session *session;          /* NULL: alone */
-    struct neb_split_site *split;  /* relay, tutor; NULL: this site trains the whole model */
+    struct neb_group *ranks;            /* of this site; NULL: this process alone */
+    struct neb_layout layout;           /* the same ranks by what they do */
+    struct neb_gate *gate;              /* of a gateway: the ranks have the work; else NULL */
+    struct neb_gate_end *gate_end;      /* of a gateway's first rank; else NULL */
+    int64_t idle_ns;                    /* when the other ranks last heard that this one lives */
+    bool joined;                        /* the other ranks wait for orders, or this one does */
+    neb_session *session;               /* NULL: alone */
+    struct neb_privacy_ledger *privacy; /* of a private training without a session; else NULL */
+    struct neb_split_site *split;       /* relay, tutor; NULL: this site trains the whole model */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
     struct neb_trainer_facts facts;
@@ -77,6 +78,7 @@ struct neb_trainer {
     neb_status unsaved; /* why the last checkpoint could not be written; NEB_OK: it is on disk */
     int skipped;        /* steps in a row that were not finite */
     int64_t empty;      /* steps with nothing to predict */
+    bool spent;         /* the privacy budget allows no further step */
     bool met_links;     /* opening got as far as the session */
     int64_t decisions;  /* of the rate controller, as far as they are in the metrics */
     int64_t done_ns;    /* when this site had made its own steps; 0: not yet */
@@ -94,6 +96,9 @@ void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now);
 
 /* Opens the session and, with strategy replica, registers the trainable parameters with it. */
 neb_status neb__trainer_open_session(struct neb_trainer *t);
+/* The rule of `privacy`, before the start; and after it the account of a private training: the session's, or one in OUT. */
+neb_status neb__trainer_set_privacy(struct neb_trainer *t);
+neb_status neb__trainer_open_account(struct neb_trainer *t);
 /* Waits for the other sites. first: this site has no checkpoint, so all sites must be there. */
 neb_status neb__trainer_start_session(struct neb_trainer *t, bool first);
 /* Tells the other sites why this site could not begin. */

@@ -147,17 +147,28 @@ static bool finished(const struct neb_trainer *t)
     const struct neb_job_train *c = &t->job->train;
     bool sends = t->split && t->split->produces && !t->job->wan.recorded;
     bool late = c->minutes > 0 && t->progress.seconds >= 60 * c->minutes;
-    return t->progress.step >= c->steps || (late && !sends);
+    return t->progress.step >= c->steps || (late && !sends) || t->spent;
+}
+
+static bool has_fixed_pace(const struct neb_trainer *t)
+{
+    return t->job->wan.merge_after >= 0;
+}
+
+/* Every step of a private training costs, so the site makes its own and no more. */
+static bool costs(const struct neb_trainer *t)
+{
+    return t->work && neb__work_privacy(t->work, NULL);
 }
 
 /* A run of fixed pace makes its steps and no more. Once every round is merged, the other sites have made theirs, too,
- * and the run may end. */
+ * and the run may end. A private site waits without a step, too. */
 static neb_status await_end(struct neb_trainer *t, bool *ended)
 {
-    if (t->job->wan.merge_after < 0 || !neb__trainer_rounds(t)) return NEB_OK;
+    if ((!has_fixed_pace(t) && !costs(t)) || !neb__trainer_rounds(t)) return NEB_OK;
     while (!*ended && !*t->stop) {
-        if (!t->done_ns && neb__session_settled(t->session) && neb__session_done(t->session) == NEB_OK)
-            t->done_ns = neb__now_ns();
+        bool ready = !has_fixed_pace(t) || neb__session_settled(t->session);
+        if (!t->done_ns && ready && neb__session_done(t->session) == NEB_OK) t->done_ns = neb__now_ns();
         NEB_TRY(neb__trainer_await_round(t, ended));
     }
     return *ended ? NEB_OK : save_and_stop(t);
@@ -168,7 +179,7 @@ static neb_status await_end(struct neb_trainer *t, bool *ended)
 static bool over(struct neb_trainer *t, bool ended)
 {
     if (ended || !finished(t)) return ended;
-    if (!neb__trainer_rounds(t) || t->job->wan.merge_after >= 0) return true;
+    if (!neb__trainer_rounds(t) || has_fixed_pace(t) || costs(t)) return true;
     if (!t->done_ns && neb__session_done(t->session) == NEB_OK) t->done_ns = neb__now_ns();
     if (neb__seconds_since(t->done_ns) < END_SECONDS) return false;
     neb__warn(
@@ -217,6 +228,10 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
         if (ended) break;
         neb_status status = *t->stop ? NEB_OK : one_step(t, &ended);
         if (status == NEB_ERR_CANCELLED && t->split && t->split->produces) break; /* no more is wanted */
+        if (status == NEB_ERR_LIMIT && neb__trainer_rounds(t)) { /* the run goes on, with the others' work */
+            t->spent = true;
+            continue;
+        }
         NEB_TRY(status);
         if (*t->stop) return save_and_stop(t);
         if (due(c->eval_every, t->progress.step)) {

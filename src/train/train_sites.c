@@ -52,6 +52,7 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
     const struct neb_hash *tokenizer = t->gate ? neb__gate_tokenizer(t->gate) : neb__tok_hash(t->data.tok);
     NEB_TRY(neb__session_tell_job(t->session, t->job, tokenizer));
+    NEB_TRY(neb__trainer_set_privacy(t));
     if (t->gate) return neb__gate_register(t->gate, t->session);
     return t->split ? NEB_OK : register_params(t);
 }

@@ -1,0 +1,200 @@
+/* work_private.c: steps of `privacy.unit: sample`: samples are drawn by Poisson sampling, and each has a micro-batch of its own.
+ *
+ * Every sample of this site takes part in a step with the same probability, independently of the others and of other
+ * steps. The account counts on that: it is what a shuffled order would not give. The draw is secret, so it comes from the
+ * system's generator and not from the job's seed. Gaps between drawn samples are geometric, so a step costs a number for
+ * each sample drawn and none for the others.
+ *
+ * Each step is charged before it is made (privacy/ledger.h). The tokens of a step are told to other sites, so the
+ * number is that of a full step and not that of the draw. */
+#include "task/work_internal.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 16 }; /* steps that are charged at a time */
+
+struct neb_work_private {
+    struct neb_work *work;
+    struct neb_batches *samples;
+    struct neb_batch *batch;
+    struct neb_secret_bits bits;
+    struct neb_private_step step;
+    struct neb_privacy_ledger *ledger; /* not owned */
+    struct neb_privacy_rule rule;
+    struct neb_work_part part;
+    int64_t first, every, last; /* the samples of this site: first, first + every, … */
+    int64_t at;                 /* the next one that may be drawn, counted among these */
+    int64_t count;              /* of these */
+    uint64_t salt;
+};
+
+/* ---- drawing ------------------------------------------------------------------------------------------- */
+
+/* The gap to the next drawn sample: geometric with the rate. */
+static neb_status advance(struct neb_work_private *p)
+{
+    neb_status status = NEB_OK;
+    double u = 1 - neb__secret_bits_uniform(&p->bits, &status); /* in (0, 1] */
+    NEB_TRY(status);
+    double gap = p->rule.step.rate < 1 ? floor(log(u) / log1p(-p->rule.step.rate)) : 0;
+    p->at = gap < (double)(p->count - p->at) ? p->at + (int64_t)gap : p->count;
+    return NEB_OK;
+}
+
+static neb_status next_sample(void *arg, struct neb_micro *out)
+{
+    struct neb_work_private *p = arg;
+    struct neb_work *w = p->work;
+    for (;;) {
+        NEB_TRY(advance(p));
+        if (p->at >= p->count) return NEB_ERR_AGAIN;
+        neb_status status = neb__batches_one(p->samples, p->first + p->at * p->every, p->salt++, p->batch);
+        p->at++;
+        if (status == NEB_ERR_AGAIN) continue; /* too long: it takes part with nothing */
+        NEB_TRY(status);
+        break;
+    }
+    w->runs = 0;
+    w->steps->add_runs(w, p->batch);
+    *out = w->micros[0];
+    NEB_TRY(out->load(out->arg));
+    *out = w->micros[0]; /* loading has set the key */
+    out->load = NULL;
+    return NEB_OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static neb_status check(const struct neb_work *w)
+{
+    const struct neb_job *j = w->job;
+    if (j->objective->generator)
+        return neb__doc_fail(&j->doc, "privacy.unit",
+                             "privacy.unit: sample does not work with task %s, whose steps have two models",
+                             j->task);
+    if (w->distill)
+        return neb__doc_fail(&j->doc, "privacy.unit",
+                             "privacy.unit: sample does not work with `distill` yet");
+    for (int i = 0; i < j->n_data; i++) {
+        const struct neb_job_data *d = &j->data[i];
+        if (strcmp(d->use, "train") || (d->copies == 1 && d->weight == 1)) continue;
+        return neb__doc_fail(&j->doc, "data",
+                             "privacy.unit: sample draws every sample alike: leave out data[].copies and "
+                             "data[].weight");
+    }
+    return neb__private_step_check(w->opt);
+}
+
+/* Noise for the budget: the planned steps, and two blocks for starts again. */
+static neb_status make_rule(struct neb_work_private *p)
+{
+    const struct neb_job *j = p->work->job;
+    const struct neb_job_privacy *c = &j->privacy;
+    double rate = fmin(1, (double)c->samples / (double)p->count), noise = c->noise, cost;
+    double steps = (double)j->train.steps + 2 * BLOCK;
+    if (!(noise > 0) && !(c->epsilon > 0))
+        return neb__doc_fail(&j->doc, "privacy.noise", "privacy: name epsilon or noise");
+    if (!(noise > 0)) NEB_TRY(neb__privacy_noise(c->epsilon, rate, steps, c->delta, &noise));
+    p->rule = (struct neb_privacy_rule){.unit = NEB_PRIVACY_SAMPLE,
+                                        .step = {noise, rate},
+                                        .clip = c->clip,
+                                        .delta = c->delta,
+                                        .limit = c->epsilon,
+                                        .block = BLOCK};
+    NEB_TRY(neb__privacy_epsilon(&p->rule.step, (double)j->train.steps, c->delta, &cost));
+    neb__info("privacy: %" PRId64 " steps will cost epsilon %.4g at delta %.3g: a sample of %" PRId64
+              " takes part with probability %.4g, noise %.4g times the clip",
+              j->train.steps, cost, c->delta, p->count, rate, noise);
+    if (c->epsilon > 0 && cost > c->epsilon)
+        return neb__doc_fail(&j->doc, "privacy.noise",
+                             "privacy: %" PRId64
+                             " steps with noise %.4g would cost epsilon %.4g, more than %.4g; "
+                             "leave `noise` out, or make fewer steps",
+                             j->train.steps, noise, cost, c->epsilon);
+    if (c->delta * (double)p->count > 1)
+        neb__warn("privacy.delta %.3g is more than one in the %" PRId64 " samples: one of them may be laid "
+                  "open within it",
+                  c->delta, p->count);
+    return NEB_OK;
+}
+
+static neb_status make_parts(struct neb_work_private *p)
+{
+    struct neb_work *w = p->work;
+    NEB_TRY(neb__data_samples(w->data, &p->samples));
+    NEB_TRY(neb__batches_batch(p->samples, &p->batch));
+    int64_t all = neb__batches_samples(p->samples);
+    p->first = w->part;
+    p->every = w->parts;
+    p->count = all > p->first ? (all - p->first + p->every - 1) / p->every : 0;
+    if (!p->count) return neb__doc_fail(&w->job->doc, "data", "privacy: this site has no sample of its own");
+    NEB_TRY(make_rule(p));
+    p->step = (struct neb_private_step){
+        .clip = p->rule.clip, .samples = (double)w->job->privacy.samples, .next = next_sample, .arg = p};
+    p->step.sum = NEB_NEW_ARRAY(int64_t, (size_t)w->params->trainable_values);
+    if (!p->step.sum) return neb__fail(NEB_ERR_NOMEM, "out of memory for the sum of gradients");
+    return neb__noise_create(p->rule.step.noise * NEB_PRIVACY_UNITS, &p->step.noise);
+}
+
+neb_status neb__work_open_private(struct neb_work *w)
+{
+    if (strcmp(w->job->privacy.unit, "sample")) return NEB_OK;
+    NEB_TRY(check(w));
+    w->privacy = NEB_NEW(struct neb_work_private);
+    if (!w->privacy) return neb__fail(NEB_ERR_NOMEM, "out of memory for private steps");
+    w->privacy->work = w;
+    return make_parts(w->privacy);
+}
+
+void neb__work_close_private(struct neb_work *w)
+{
+    struct neb_work_private *p = w->privacy;
+    if (!p) return;
+    neb__batches_free(p->samples);
+    neb__batch_free(p->batch);
+    neb__secret_bits_close(&p->bits);
+    neb__noise_free(p->step.noise);
+    neb__free(p->step.sum);
+    neb__free(p);
+    w->privacy = NULL;
+}
+
+bool neb__work_privacy(const struct neb_work *w, struct neb_privacy_rule *out)
+{
+    if (w->privacy && out) *out = w->privacy->rule;
+    return w->privacy;
+}
+
+void neb__work_charge(struct neb_work *w, struct neb_privacy_ledger *ledger)
+{
+    if (w->privacy) w->privacy->ledger = ledger;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------- */
+
+neb_status neb__work_private_step(struct neb_work *w, float lr, struct neb_work_step *out)
+{
+    struct neb_work_private *p = w->privacy;
+    struct neb_step_info info = {0};
+    if (!p->ledger)
+        return neb__fail(NEB_ERR_STATE, "a private step needs an account that it can be charged to");
+    neb_status status = neb__privacy_take_step(p->ledger);
+    if (status == NEB_ERR_LIMIT) return neb__fail(status, "%s", neb_last_error());
+    NEB_TRY(status);
+    NEB_TRY(neb__secret_bits_begin(&p->bits));
+    p->at = 0;
+    neb__work_forget(w);
+    status = neb__private_step(w->opt, w->tape, &p->step, lr, (uint32_t)w->job->seed, &info);
+    if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
+    w->batches++;
+    *out = (struct neb_work_step){.step = info.step,
+                                  .loss = (double)info.loss[0] + (double)info.loss[1],
+                                  .parts = {(double)info.loss[0], (double)info.loss[1]},
+                                  .grad_norm = (double)info.grad_norm,
+                                  .tokens = w->job->privacy.samples * w->job->train.max_len,
+                                  .skipped = info.skipped};
+    return status;
+}

@@ -1,0 +1,243 @@
+/* test_session_privacy.c: sessions with a privacy budget: what leaves is charged before it leaves, a spent budget stops
+ * it, a restored backup does not give it back, and an audit of a folder adds up to the same. */
+#include "check.h"
+#include "sites.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "run/audit.h"
+#include "run/session.h"
+
+#include <nebula/nebula.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { VALUES = 2000, ALLOWED = 6 };
+
+struct member {
+    neb_session *session;
+    const char *dir;
+    float x[VALUES];
+    atomic_bool stop;
+    neb_status status;
+    pthread_t thread;
+};
+
+/* ALLOWED updates and no more. */
+static struct neb_privacy_rule rule(void)
+{
+    struct neb_privacy_rule r = {
+        .unit = NEB_PRIVACY_SITE, .step = {2, 1}, .clip = 1, .delta = 1e-5, .block = 1};
+    assert_ok(neb__privacy_epsilon(&r.step, ALLOWED, r.delta, &r.limit));
+    r.limit *= 1 + 1e-9;
+    return r;
+}
+
+static void open_member(struct member *m, const char *dir)
+{
+    struct neb_session_config c = neb_session_defaults();
+    struct neb_privacy_rule r = rule();
+    struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m->x};
+    c.interval = 5;
+    c.round_ms = 1500;
+    c.outer_lr = 1;
+    c.outer_momentum = 0;
+    c.rung = "int8";
+    c.archive = true;
+    m->dir = dir;
+    atomic_store(&m->stop, false);
+    assert_ok(neb_session_open(dir, &c, &m->session));
+    assert_ok(neb__session_set_privacy(m->session, &r));
+    assert_ok(neb_session_register(m->session, &p));
+    assert_ok(neb_session_start(m->session, 0));
+}
+
+static void *train(void *arg)
+{
+    struct member *m = arg;
+    while (!atomic_load(&m->stop) && m->status == NEB_OK) {
+        bool changed;
+        for (int i = 0; i < VALUES; i++) m->x[i] += 0.01f * (1 - m->x[i]);
+        m->status = neb_step(m->session, 64, &changed);
+        sleep_ms(2);
+    }
+    return NULL;
+}
+
+static void begin(struct member *m, const struct sites *sites)
+{
+    for (int i = 0; i < 2; i++) open_member(&m[i], sites->path[i]);
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+}
+
+static void end(struct member *m)
+{
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&m[i].stop, true);
+        pthread_join(m[i].thread, NULL);
+        assert_ok(m[i].status);
+    }
+    for (int i = 0; i < 2; i++) neb_session_close(m[i].session);
+}
+
+static uint64_t charged(struct member *m)
+{
+    struct neb_privacy_statement s;
+    neb__session_privacy_state(m->session, &s);
+    assert_true(s.epsilon <= s.limit || s.count > ALLOWED);
+    return s.count;
+}
+
+static void wait_for(struct member *m, uint64_t count)
+{
+    for (int i = 0; i < 4800 && charged(m) < count; i++) sleep_ms(50);
+    if (charged(m) < count)
+        fail_msg("only %" PRIu64 " of %" PRIu64 " updates were charged", charged(m), count);
+}
+
+static int64_t updates(struct member *m)
+{
+    struct neb_session_status s;
+    neb_session_get_status(m->session, &s);
+    return s.updates;
+}
+
+/* An update is charged before it counts. */
+static void wait_for_updates(struct member *m, int64_t n)
+{
+    for (int i = 0; i < 4800 && updates(m) < n; i++) sleep_ms(50);
+    assert_int_equal(n, updates(m));
+}
+
+static void wait_for_steps(struct member *m, int64_t more)
+{
+    struct neb_session_status s;
+    neb_session_get_status(m->session, &s);
+    const int64_t until = s.steps + more;
+    for (int i = 0; i < 4800 && s.steps < until; i++) {
+        sleep_ms(50);
+        neb_session_get_status(m->session, &s);
+    }
+    assert_true(s.steps >= until);
+}
+
+static void load(const char *dir, struct neb_buf *out)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/run/privacy", dir);
+    neb__buf_clear(out);
+    assert_ok(neb__file_read(path, out));
+}
+
+static void store(const char *dir, const struct neb_buf *b)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/run/privacy", dir);
+    assert_ok(neb__file_replace(path, b->data, b->len, 0600));
+}
+
+static void a_spent_budget_stops_the_updates(void **state)
+{
+    (void)state;
+    static struct member m[2];
+    struct sites sites;
+    struct neb_audit *a;
+    sites_make(&sites, 2, NULL);
+    begin(m, &sites);
+    for (int i = 0; i < 2; i++) wait_for(&m[i], ALLOWED);
+    for (int i = 0; i < 2; i++) { /* the sites go on to train, and nothing more leaves */
+        int64_t made = ALLOWED;
+        wait_for_updates(&m[i], made);
+        wait_for_steps(&m[i], 40);
+        assert_int_equal(made, updates(&m[i]));
+        assert_int_equal(ALLOWED, charged(&m[i]));
+        assert_true(m[i].session->privacy.said);
+    }
+    end(m);
+
+    assert_ok(neb__run_audit(sites.path[0], NULL, NULL, &a));
+    for (uint64_t i = 0; i < a->problems; i++) fail_msg("the audit says: %s", a->problem[i]);
+    assert_true(a->rounds > 0 && a->certified > 0 && a->replayed);
+    for (int i = 1; i <= 2; i++) {
+        const struct neb_audit_site *s = &a->site[i];
+        assert_true(s->seen == s->named && s->named > 0 && s->named <= ALLOWED);
+        assert_int_equal(NEB_PRIVACY_SITE, s->unit);
+        assert_true(s->privacy.epsilon > 0 && s->privacy.epsilon <= s->privacy.limit);
+    }
+    neb__free(a);
+    sites_free(&sites);
+}
+
+/* The account of before comes back; the log has own updates that it does not know. They are charged again, and more. */
+static void a_restored_account_learns_from_the_log(void **state)
+{
+    (void)state;
+    static struct member m[2];
+    struct sites sites;
+    struct neb_buf early;
+    struct neb_session_status s;
+    neb__buf_init(&early, 1 << 16);
+    sites_make(&sites, 2, NULL);
+    begin(m, &sites);
+    wait_for(&m[0], 1);
+    load(sites.path[0], &early);
+    wait_for(&m[0], ALLOWED);
+    do { /* own updates behind the first one are in the log */
+        sleep_ms(50);
+        neb_session_get_status(m[0].session, &s);
+    } while (s.commits < 4);
+    end(m);
+    store(sites.path[0], &early);
+
+    check_log_quiet();
+    begin(m, &sites);
+    wait_for(&m[0], 4); /* by then the log was looked at */
+    wait_for_steps(&m[0], 40);
+    assert_true(charged(&m[0]) >= 4);
+    end(m);
+    check_log_restore();
+    neb__buf_free(&early);
+    sites_free(&sites);
+}
+
+/* Nobody knows what a damaged account has spent. */
+static void a_damaged_account_is_refused(void **state)
+{
+    (void)state;
+    static struct member m[2];
+    struct sites sites;
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 16);
+    sites_make(&sites, 2, NULL);
+    begin(m, &sites);
+    wait_for(&m[0], 1);
+    end(m);
+    load(sites.path[0], &b);
+    b.data[40] ^= 1;
+    store(sites.path[0], &b);
+    check_log_quiet();
+    struct neb_session_config c = neb_session_defaults();
+    struct neb_privacy_rule r = rule();
+    struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m[0].x};
+    c.rung = "int8";
+    assert_ok(neb_session_open(sites.path[0], &c, &m[0].session));
+    assert_ok(neb__session_set_privacy(m[0].session, &r));
+    assert_ok(neb_session_register(m[0].session, &p));
+    assert_int_equal(NEB_ERR_CORRUPT, neb_session_start(m[0].session, 0));
+    neb_session_close(m[0].session);
+    check_log_restore();
+    neb__buf_free(&b);
+    sites_free(&sites);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_spent_budget_stops_the_updates),
+        cmocka_unit_test(a_restored_account_learns_from_the_log),
+        cmocka_unit_test(a_damaged_account_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
