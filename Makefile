@@ -6,7 +6,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure -j $(TEST_JOBS)
 
-.PHONY: all setup build demo test bench fuzz soak science dist screenshots watch-bars format clean
+.PHONY: all setup build demo test bench fuzz soak science dist deb deb-test wheel dist-twice screenshots watch-bars format clean
 all: build
 
 setup:
@@ -61,6 +61,18 @@ science:
 # One archive that runs on another machine, with a GPU or without. Built where there need be none.
 dist: build
 	@tools/dist $(BUILD)/release
+
+# Packages: for Debian (dist/deb), and for pip (dist/*.whl), which is then tried in an empty environment. `make deb-test` installs the
+# Debian packages in a fresh system and uses them (root, debootstrap, lintian). docs/installing.md has all ways.
+deb: setup
+	@tools/deb
+deb-test: deb
+	@tests/packaging/chroot.sh dist/deb
+wheel: build
+	@tests/packaging/wheel.sh $(BUILD)/release $(BUILD)/release/nebula-i
+# Two builds in different folders give the same archive to the bit.
+dist-twice: build
+	@tests/packaging/dist_twice.sh
 
 # Pictures of the live page in build/screenshots, for people to look at. Needs Chromium (Debian: chromium).
 screenshots: build

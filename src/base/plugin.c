@@ -31,13 +31,15 @@ void *neb__plugin_find(const char *name, char path[NEB_PLUGIN_PATH], bool *found
         p += len + (p[len] == ':');
     }
     char exe[NEB_PLUGIN_PATH];
-    ssize_t n = *found ? -1 : readlink("/proc/self/exe", exe, sizeof exe - 8);
+    ssize_t n = *found ? -1 : readlink("/proc/self/exe", exe, sizeof exe - 24);
     if (n > 0) {
         exe[n] = '\0';
         char *slash = strrchr(exe, '/');
         if (slash) *slash = '\0';
         handle = try_open(exe, strlen(exe), name, path, found);
         if (!*found) handle = try_open(exe, strlen(strcat(exe, "/../lib")), name, path, found);
+        if (!*found)
+            handle = try_open(exe, strlen(strcat(exe, "/nebula-i")), name, path, found); /* a package's */
     }
     if (!*found) handle = try_open("", 0, name, path, found);
     return handle;

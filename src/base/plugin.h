@@ -1,6 +1,6 @@
 /* plugin.h: plug-ins are shared objects named libnebula-i-NAME.so. They are searched in $NEBULA_PLUGIN_PATH
- * (folders separated by ':'), in the executable's folder, in ../lib beside it, and in the folders of the
- * system's loader. */
+ * (folders separated by ':'), in the executable's folder, in ../lib and ../lib/nebula-i beside it, and in the
+ * folders of the system's loader. */
 #ifndef NEB_BASE_PLUGIN_H
 #define NEB_BASE_PLUGIN_H
 
