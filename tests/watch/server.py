@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """server.py NEBULA: what `nebula-i watch` answers, and to whom: numbers that agree with each other, a token, TLS, hostile clients."""
-import http.client, json, os, re, shutil, signal, socket, sqlite3, ssl, subprocess, sys, tempfile, time
+import concurrent.futures, http.client, json, os, re, shutil, signal, socket, sqlite3, ssl, subprocess, sys, tempfile, time
 
 here = os.path.dirname(os.path.abspath(__file__))
 nebula = os.path.abspath(sys.argv[1])
@@ -334,12 +334,14 @@ def main():
     try:
         port, fake = one_status()
         the_past(port)
-        alerts_and_text()
-        the_door(port)
-        tls()
-        orders()
-        wrong_words()
-        slow_clients(port)
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # who waits for a server's patience does so beside the rest
+            waiting = pool.submit(slow_clients, port)
+            alerts_and_text()
+            the_door(port)
+            tls()
+            orders()
+            wrong_words()
+            waiting.result()
         beside_a_training()
         print("watch_server: ok")
     finally:
