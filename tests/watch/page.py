@@ -101,7 +101,9 @@ def main():
         # Rows over time are read with the keys, too; dragging zooms; every line is there as text.
         browser.eval("document.querySelector('#timeline svg').focus()")
         key("ArrowDown"), key("ArrowLeft")
-        if browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').textContent.includes('frankfurt, ')", 10) is None: fail("the keys read no event")
+        if browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').textContent.includes('frankfurt, ')", 20) is None: fail("the keys read no event")
+        time.sleep(2.5)  # it is drawn anew meanwhile, and what was chosen stays
+        if not browser.eval("!document.getElementById('tip').hidden && document.activeElement.closest('#timeline') !== null"): fail("what the keys read is gone when the plot is drawn anew")
         x, y = browser.eval("(() => { const e = document.querySelector('#loss-time svg'); e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; })()")
         def drags():
             mouse = lambda kind, dx, **more: browser.call("Input.dispatchMouseEvent", type=kind, x=x + dx, y=y, **more)

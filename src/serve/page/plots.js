@@ -206,17 +206,22 @@ const Plots = (() => {
     svg.ondblclick = () => set(p.kind, null);
     svg.onkeydown = e => {
       const span = f.x1 - f.x0, x = p.state.x ?? f.x1;
-      const places = svg.getBoundingClientRect();
-      const move = k => read(Math.max(f.x0, Math.min(f.x1, x + k * span / 60)), { x: places.left + places.width / 2, y: places.bottom - 40 });
+      const move = k => { p.state.x = Math.max(f.x0, Math.min(f.x1, x + k * span / 60)); p.state.keys = true; again(); };
       if (e.key === "ArrowLeft") move(-1);
       else if (e.key === "ArrowRight") move(1);
       else if (e.key === "+" || e.key === "=") set(p.kind, Math.max(f.x0, x - span / 4), Math.min(f.x1, x + span / 4));
       else if (e.key === "-") set(p.kind, f.x0 - span / 2, f.x1 + span / 2);
-      else if (e.key === "0" || e.key === "Escape") { hideTip(); set(p.kind, null); }
+      else if (e.key === "0" || e.key === "Escape") { p.state.keys = false; hideTip(); set(p.kind, null); }
       else return;
       e.preventDefault();
     };
-    svg.onblur = hideTip;
+    svg.onblur = () => { p.state.keys = false; hideTip(); };
+    /* What the keys have chosen is read again after the plot was drawn anew. */
+    function again() {
+      const places = svg.getBoundingClientRect();
+      read(p.state.x, { x: places.left + places.width / 2, y: places.bottom - 40 });
+    }
+    p.state.again = again;
     if (p.state.x != null && !tip().hidden && svg.matches(":hover")) { cursor.setAttribute("x1", px(p.state.x)); cursor.setAttribute("x2", px(p.state.x)); }
   }
   function set(kind, from, to) {
@@ -230,13 +235,19 @@ const Plots = (() => {
     if (!states.has(box)) states.set(box, { x: null });
     p.state = states.get(box);
     const focused = box.contains(document.activeElement) && document.activeElement.tagName.toLowerCase() === "svg";
-    const style = getComputedStyle(box);
+    const style = getComputedStyle(box), old = box.querySelector("svg");
+    if (old) old.onblur = null; /* it goes, the focus stays */
     W = Math.max(280, Math.round(box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight)));
     box.replaceChildren();
     html("h2", "", box, p.title);
     html("p", "says", box, p.says);
     const svg = el("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", tabindex: 0, "data-width": W });
     return { svg, focused };
+  }
+  function refocus(svg, p, focused) {
+    if (!focused) return;
+    svg.focus({ preventScroll: true });
+    if (p.state.keys && p.state.x != null) p.state.again();
   }
   function legend(box, list) {
     if (list.length < 2) return;
@@ -284,7 +295,7 @@ const Plots = (() => {
     svg.setAttribute("aria-label", `${p.title}. Now: ${words}. Arrow keys read values, plus and minus zoom.`);
     box.appendChild(svg);
     control(svg, p, f, px, values);
-    if (focused) svg.focus({ preventScroll: true });
+    refocus(svg, p, focused);
   }
 
   /* Rows over time: fn(group, row, y, px, f) draws each. */
@@ -315,13 +326,18 @@ const Plots = (() => {
       if (list.length) showTip({ x: e.clientX, y: e.clientY }, `${r.name}, ${moment(inner(u))}`, list); else hideTip();
     };
     svg.onpointerleave = hideTip;
-    svg.onblur = hideTip;
+    const st = p.state, span = f.x1 - f.x0;
+    svg.onblur = () => { st.keys = false; hideTip(); };
+    st.again = () => {
+      const places = svg.getBoundingClientRect(), r = p.rows[Math.min(st.row || 0, p.rows.length - 1)], list = p.read(r, st.x, span / 60);
+      showTip({ x: places.left + places.width / 2, y: places.top + (T + ((st.row || 0) + 1) * rh) / height * places.height }, `${r.name}, ${moment(st.x)}`, list.length ? list : [["nothing", ""]]);
+    };
     svg.onkeydown = e => {
-      const st = p.state, span = f.x1 - f.x0, places = svg.getBoundingClientRect(), x = st.x ?? f.x1;
+      const x = st.x ?? f.x1;
       const read = (x1, row) => {
         st.x = Math.max(f.x0, Math.min(f.x1, x1)); st.row = Math.max(0, Math.min(p.rows.length - 1, row));
-        const r = p.rows[st.row], list = p.read(r, st.x, span / 60);
-        showTip({ x: places.left + places.width / 2, y: places.top + (T + (st.row + 1) * rh) / height * places.height }, `${r.name}, ${moment(st.x)}`, list.length ? list : [["nothing", ""]]);
+        st.keys = true;
+        st.again();
       };
       if (e.key === "ArrowLeft") read(x - span / 60, st.row || 0);
       else if (e.key === "ArrowRight") read(x + span / 60, st.row || 0);
@@ -329,11 +345,11 @@ const Plots = (() => {
       else if (e.key === "ArrowDown") read(x, st.row === undefined ? 0 : st.row + 1);
       else if (e.key === "+" || e.key === "=") set(p.kind, Math.max(f.x0, x - span / 4), Math.min(f.x1, x + span / 4));
       else if (e.key === "-") set(p.kind, f.x0 - span / 2, f.x1 + span / 2);
-      else if (e.key === "0" || e.key === "Escape") { hideTip(); set(p.kind, null); }
+      else if (e.key === "0" || e.key === "Escape") { p.state.keys = false; hideTip(); set(p.kind, null); }
       else return;
       e.preventDefault();
     };
-    if (focused) svg.focus({ preventScroll: true });
+    refocus(svg, p, focused);
   }
 
   return { el, html, color, dash, count, bytes, bits, seconds, clock, moment, find, at, lines, rows, zoom, set, showTip, hideTip };

@@ -177,7 +177,7 @@ function rootWords(r) {
 }
 function numbers() {
   const r = S.run, list = [
-    ["loss, mean of the sites", r.loss > 0 ? r.loss.toFixed(4) : "–", ""],
+    ["loss", r.loss > 0 ? r.loss.toFixed(4) : "–", S.self ? `of ${S.self}` : "mean of the sites"],
     ["tokens of all sites", P.count(r.tokens), r.target ? `of ${P.count(r.target)}` : ""],
     ["tokens a second", P.count(r.tokens_per_second), ""],
     ["record", r.record, rootWords(r)],
