@@ -2,6 +2,7 @@
 #include "check.h"
 #include "base/mem.h"
 #include "text/score.h"
+#include "text/ter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,18 +21,24 @@ static double score(const struct test_case *c, const char *metric)
     bool lower = strstr(metric, "-lc") != NULL;
     struct neb_bleu b;
     struct neb_chrf f;
+    struct neb_ter t;
     char split[16] = "";
+    const bool ter = !strncmp(metric, "ter", 3);
     enum neb_word_split how = NEB_WORDS_SPACE;
     if (sscanf(metric, "bleu-%15[^-]", split) == 1) assert_ok(neb__chars_split_parse(split, &how));
     neb__bleu_init(&b, how, lower);
     neb__chrf_init(&f, strstr(metric, "++") ? 2 : 0, lower);
+    neb__ter_init(&t, strstr(metric, "-cs") != NULL);
     for (int i = 0; i < c->sentences; i++) {
         const char *const *refs = (const char *const *)c->ref[i];
-        if (*split)
+        if (ter)
+            assert_ok(neb__ter_add(&t, c->hyp[i], refs, c->refs));
+        else if (*split)
             assert_ok(neb__bleu_add(&b, c->hyp[i], refs, c->refs));
         else
             assert_ok(neb__chrf_add(&f, c->hyp[i], refs, c->refs));
     }
+    if (ter) return neb__ter_score(&t);
     return *split ? neb__bleu_score(&b) : neb__chrf_score(&f);
 }
 
@@ -73,7 +80,7 @@ static void scores_equal_sacrebleus(void **state)
             compared++;
         }
     }
-    assert_true(compared >= 290);
+    assert_true(compared >= 340);
     forget(&c);
     free(line);
     fclose(f);
@@ -84,6 +91,8 @@ static void odd_input(void **state)
     (void)state;
     struct neb_bleu b;
     struct neb_chrf f;
+    struct neb_ter ter;
+    neb__ter_init(&ter, false);
     const char *refs[1] = {"\xFF\xFE"}, *empty[1] = {""};
     neb__bleu_init(&b, NEB_WORDS_13A, true);
     neb__chrf_init(&f, 2, true);
@@ -100,6 +109,7 @@ static void odd_input(void **state)
         neb__mem_fail_at(k);
         neb_status status = neb__bleu_add(&b, "a b c d. 5 İ", ref, 2);
         if (status == NEB_OK) status = neb__chrf_add(&f, "a b c d.", ref, 2);
+        if (status == NEB_OK) status = neb__ter_add(&ter, "a b c d.", ref, 2);
         neb__mem_fail_at(0);
         assert_int_equal(neb__mem_held(), held);
         if (status == NEB_OK) break;

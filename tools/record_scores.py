@@ -54,6 +54,8 @@ def scores(hyps, refs):
         for lower in (False, True):
             b = sacrebleu.BLEU(tokenize=split, lowercase=lower, force=True)
             yield f"bleu-{split}{'-lc' if lower else ''}", b.corpus_score(hyps, refs).score
+    for cased in (False, True):
+        yield f"ter{'-cs' if cased else ''}", sacrebleu.TER(case_sensitive=cased).corpus_score(hyps, refs).score
     for words in (0, 2):
         for lower in (False, True):
             c = sacrebleu.CHRF(word_order=words, lowercase=lower)

@@ -1,20 +1,27 @@
-/* verb_score.c: `nebula-i score REFERENCE… < TRANSLATION`: BLEU and chrF, as sacreBLEU computes them. */
+/* verb_score.c: `nebula-i score REFERENCE… < TRANSLATION`: BLEU, spBLEU, chrF, chrF++ and TER, as sacreBLEU computes them,
+ * each with the signature that sacreBLEU would print. */
 #include "cli/verb.h"
 #include "base/mem.h"
 #include "text/line_reader.h"
 #include "text/score.h"
+#include "text/score_pieces.h"
+#include "text/ter.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct options {
-    char *tokenize, *hyp;
-    bool lowercase;
+    char *tokenize, *hyp, *spm;
+    bool lowercase, signature;
 };
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, hyp, NEB_OPT_TEXT, "/dev/stdin", NULL, "file of translations, a sentence a line"),
     NEB_OPT(struct options, tokenize, NEB_OPT_TEXT, "13a", NULL,
             "how words are cut; none for text that is tokenised", NEB_OPT_CHOICE("13a", "intl", "none")),
+    NEB_OPT(struct options, spm, NEB_OPT_TEXT, "", NULL,
+            "spBLEU as well: a SentencePiece model that cuts all texts, such as that of FLORES-200"),
+    NEB_OPT(struct options, signature, NEB_OPT_BOOL, "no", NULL,
+            "say how each score was computed, as sacreBLEU does"),
     NEB_OPT(struct options, lowercase, NEB_OPT_BOOL, "no", NULL, "compare without case"),
     NEB_OPT_END,
 };
@@ -24,7 +31,10 @@ struct scorer {
     const char **names;
     int refs;
     struct neb_bleu bleu;
+    struct neb_bleu sp; /* over the pieces of `pieces` */
+    struct neb_score_pieces *pieces;
     struct neb_chrf chrf, chrf2;
+    struct neb_ter ter;
     int64_t sentences;
 };
 
@@ -39,6 +49,19 @@ static neb_status copy_line(struct neb_line_reader *l, char **out)
     p[n] = 0;
     *out = p;
     return NEB_OK;
+}
+
+static neb_status add_pieces(struct scorer *s, const char *hyp, char *const *ref)
+{
+    char *h = NULL, *r[NEB_SCORE_REFS] = {NULL};
+    if (!s->pieces) return NEB_OK;
+    neb_status status = neb__score_pieces_cut(s->pieces, hyp, &h);
+    for (int i = 0; status == NEB_OK && i < s->refs; i++)
+        status = neb__score_pieces_cut(s->pieces, ref[i], &r[i]);
+    if (status == NEB_OK) status = neb__bleu_add(&s->sp, h, (const char *const *)r, s->refs);
+    neb__free(h);
+    for (int i = 0; i < s->refs; i++) neb__free(r[i]);
+    return status;
 }
 
 /* One sentence; NEB_ERR_AGAIN at the common end of all files. */
@@ -57,10 +80,36 @@ static neb_status score_next(struct scorer *s)
     if (st == NEB_OK) st = neb__bleu_add(&s->bleu, hyp, (const char *const *)ref, s->refs);
     if (st == NEB_OK) st = neb__chrf_add(&s->chrf, hyp, (const char *const *)ref, s->refs);
     if (st == NEB_OK) st = neb__chrf_add(&s->chrf2, hyp, (const char *const *)ref, s->refs);
+    if (st == NEB_OK) st = neb__ter_add(&s->ter, hyp, (const char *const *)ref, s->refs);
+    if (st == NEB_OK) st = add_pieces(s, hyp, ref);
     s->sentences += st == NEB_OK;
     neb__free(hyp);
     for (int i = 0; i < s->refs; i++) neb__free(ref[i]);
     return st;
+}
+
+/* The name of the model in a signature: that of the file, without its ending. */
+static void spm_name(const char *path, char out[64])
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    snprintf(out, 64, "%.*s", (int)(dot && dot - name < 60 ? dot - name : 60), name);
+}
+
+/* Version 2.6.0 of sacreBLEU is the one whose numbers these are. */
+static void say_signatures(const struct scorer *s, const struct options *o)
+{
+    static const char version[] = "version:2.6.0";
+    const char *letters = o->lowercase ? "lc" : "mixed";
+    char name[64];
+    printf("BLEU nrefs:%d|case:%s|eff:no|tok:%s|smooth:exp|%s\n", s->refs, letters, o->tokenize, version);
+    if (s->pieces) {
+        spm_name(o->spm, name);
+        printf("spBLEU nrefs:%d|case:%s|eff:no|tok:%s|smooth:exp|%s\n", s->refs, letters, name, version);
+    }
+    for (int words = 0; words < 3; words += 2)
+        printf("chrF2%s nrefs:%d|case:%s|eff:yes|nc:6|nw:%d|space:no|%s\n", words ? "++" : "", s->refs,
+               letters, words, version);
+    printf("TER nrefs:%d|case:lc|tok:tercom|norm:no|punct:yes|asian:no|%s\n", s->refs, version);
 }
 
 static neb_status score(struct scorer *s, const struct options *o)
@@ -70,6 +119,9 @@ static neb_status score(struct scorer *s, const struct options *o)
     neb__bleu_init(&s->bleu, split, o->lowercase);
     neb__chrf_init(&s->chrf, 0, o->lowercase);
     neb__chrf_init(&s->chrf2, 2, o->lowercase);
+    neb__bleu_init(&s->sp, NEB_WORDS_SPACE, o->lowercase);
+    neb__ter_init(&s->ter, false);
+    if (o->spm && *o->spm) NEB_TRY(neb__score_pieces_open(o->spm, &s->pieces));
     NEB_TRY(neb__line_reader_open(o->hyp, &s->hyp));
     for (int i = 0; i < s->refs; i++) NEB_TRY(neb__line_reader_open(s->names[i], &s->ref[i]));
     neb_status status;
@@ -78,8 +130,10 @@ static neb_status score(struct scorer *s, const struct options *o)
     printf("BLEU %.2f (brevity penalty %.3f, %" PRId64 " words against %" PRId64 ", tokenizer %s)\n",
            neb__bleu_score(&s->bleu), neb__bleu_brevity(&s->bleu), s->bleu.hyp_len, s->bleu.ref_len,
            o->tokenize);
-    printf("chrF %.2f, chrF++ %.2f; %" PRId64 " sentences\n", neb__chrf_score(&s->chrf),
-           neb__chrf_score(&s->chrf2), s->sentences);
+    if (s->pieces) printf("spBLEU %.2f\n", neb__bleu_score(&s->sp));
+    printf("chrF %.2f, chrF++ %.2f, TER %.2f; %" PRId64 " sentences\n", neb__chrf_score(&s->chrf),
+           neb__chrf_score(&s->chrf2), neb__ter_score(&s->ter), s->sentences);
+    if (o->signature) say_signatures(s, o);
     return NEB_OK;
 }
 
@@ -88,6 +142,7 @@ static neb_status run(struct neb_call *c)
     struct scorer s = {.names = (const char **)(uintptr_t)c->words, .refs = c->n};
     neb_status status = score(&s, c->options);
     neb__line_reader_close(s.hyp);
+    neb__score_pieces_close(s.pieces);
     for (int i = 0; i < NEB_SCORE_REFS; i++) neb__line_reader_close(s.ref[i]);
     return status;
 }
@@ -95,7 +150,7 @@ static neb_status run(struct neb_call *c)
 const struct neb_verb neb__verb_score = {
     .name = "score",
     .args = "[options] REFERENCE… < TRANSLATION",
-    .help = "BLEU and chrF of a translation",
+    .help = "BLEU, spBLEU, chrF and TER of a translation",
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,

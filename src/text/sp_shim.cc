@@ -171,6 +171,32 @@ neb_status neb__sp_decode(const neb_sp *sp, const int32_t *ids, size_t n, neb_bu
     });
 }
 
+neb_status neb__sp_pieces(const neb_sp *sp, const char *text, size_t n, neb_sp_piece_fn fn, void *arg,
+                          char *error)
+{
+    static thread_local std::vector<std::string> result;
+    return guarded(error, [&] {
+        auto status = sp->processor.Encode(absl::string_view(text, n), &result);
+        if (!status.ok()) return say(error, NEB_ERR_INTERNAL, status);
+        for (const auto &piece : result) {
+            neb_status s = fn(arg, piece.data(), piece.size());
+            if (s != NEB_OK) return say(error, s, "there is no room for the pieces");
+        }
+        return NEB_OK;
+    });
+}
+
+neb_status neb__sp_join(const neb_sp *sp, const char *const *pieces, size_t n, neb_buf *out, char *error)
+{
+    return guarded(error, [&] {
+        std::string text;
+        auto status = sp->processor.Decode(std::vector<std::string>(pieces, pieces + n), &text);
+        if (!status.ok()) return say(error, NEB_ERR_INTERNAL, status);
+        neb_status s = neb__buf_append(out, text.data(), text.size());
+        return s == NEB_OK ? s : say(error, s, "the decoded text does not fit");
+    });
+}
+
 int32_t neb__sp_size(const neb_sp *sp)
 {
     return sp->processor.GetPieceSize();

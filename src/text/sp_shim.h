@@ -19,6 +19,14 @@ neb_status neb__sp_encode(const struct neb_sp *sp, const char *text, size_t n, c
 neb_status neb__sp_decode(const struct neb_sp *sp, const int32_t *ids, size_t n, struct neb_buf *out,
                           char *error);
 
+/* The same with pieces as texts: `fn` gets one after the other, also the text of an unknown one. Joining is the inverse;
+ * a piece that the model does not know stands for itself. */
+typedef neb_status (*neb_sp_piece_fn)(void *arg, const char *piece, size_t n);
+neb_status neb__sp_pieces(const struct neb_sp *sp, const char *text, size_t n, neb_sp_piece_fn fn, void *arg,
+                          char *error);
+neb_status neb__sp_join(const struct neb_sp *sp, const char *const *pieces, size_t n, struct neb_buf *out,
+                        char *error);
+
 int32_t neb__sp_size(const struct neb_sp *sp);
 int32_t neb__sp_id(const struct neb_sp *sp, const char *piece); /* -1: no such piece */
 const char *neb__sp_piece(const struct neb_sp *sp, int32_t id); /* NULL: no such id */
