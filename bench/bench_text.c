@@ -107,7 +107,7 @@ static int tokenise(struct scratch *s, struct neb_figures *f, const char *name)
 static int open_stream(const struct scratch *s, struct neb_set **set, struct neb_batches **out)
 {
     if (neb__set_open(s->set, set) != NEB_OK) return 1;
-    struct neb_source source = {.set = *set, .tag = -1};
+    struct neb_source source = {.set = *set, .frame = NEB_NO_FRAME};
     struct neb_batches_cfg cfg = {.kind = NEB_BATCH_MLM,
                                   .seed = 1,
                                   .parts = 1,

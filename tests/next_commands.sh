@@ -60,10 +60,10 @@ grep -q "^The model is in quiet. Next:$" log || fail "-q hides the result"
 nebula-i train job.yaml train.steps=0 -v > log 2>&1 && fail "a wrong value was taken"
 grep -q "from 1 to 1e12 (NEB_ERR_CONFIG)$" log || fail "-v does not name the status"
 
-# Translation: no export; the command to translate is there.
+# Translation: the command to translate is there, and a Marian goes out.
 sed 's/task: mlm/task: translate/; s/family: bert/family: marian/; s/file: text/file: pairs, lang: en-de/; s/- file: pairs\(.*\)/- {file: pairs\1}/; /held/d' job.yaml > translate.yaml
 nebula-i train translate.yaml out=two > log 2>&1 || fail "training a translation failed"
-works 2
+works 3
 commands log | grep -q "translate two" || fail "no command translates"
 
 # Replaced tokens: the generator has a folder, too.

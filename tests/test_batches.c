@@ -63,9 +63,10 @@ static struct neb_source sources[3];
 
 static struct neb_batches_cfg config(enum neb_batch_kind kind)
 {
-    sources[0] = (struct neb_source){.set = kind == NEB_BATCH_PAIR ? pairs : mono, .lang = {0, 1}, .tag = -1};
-    sources[1] = (struct neb_source){.set = other, .lang = {2, 2}, .tag = -1};
-    sources[2] = (struct neb_source){.set = pairs, .lang = {0, 1}, .tag = -1};
+    sources[0] = (struct neb_source){
+        .set = kind == NEB_BATCH_PAIR ? pairs : mono, .lang = {0, 1}, .frame = NEB_NO_FRAME};
+    sources[1] = (struct neb_source){.set = other, .lang = {2, 2}, .frame = NEB_NO_FRAME};
+    sources[2] = (struct neb_source){.set = pairs, .lang = {0, 1}, .frame = NEB_NO_FRAME};
     return (struct neb_batches_cfg){.kind = kind,
                                     .seed = 11,
                                     .parts = 1,
@@ -168,7 +169,7 @@ static void pairs_are_shifted_right(void **state)
     struct neb_batches_cfg cfg = config(NEB_BATCH_PAIR);
     struct neb_batches *s;
     struct neb_batch *b;
-    sources[0].tag = neb__tok_lang(tok, "bb");
+    sources[0].frame.lead = neb__tok_lang(tok, "bb");
     cfg.once = 1;
     assert_ok(neb__batches_create(&cfg, &s));
     assert_ok(neb__batches_batch(s, &b));
@@ -183,7 +184,7 @@ static void pairs_are_shifted_right(void **state)
             assert_true(sample < 2000 && !seen[sample]++);
             total++;
             int32_t n = neb__set_length(pairs, sample, 0), m = neb__set_length(pairs, sample, 1);
-            assert_int_equal(b->side[0].ids[from], sources[0].tag);
+            assert_int_equal(b->side[0].ids[from], sources[0].frame.lead);
             assert_ok(neb__set_copy(pairs, sample, 0, 0, n, ids));
             assert_memory_equal(b->side[0].ids + from + 1, ids, (size_t)n * 4);
             assert_int_equal(b->side[0].ids[from + 1 + n], vocab.eos);
@@ -454,7 +455,7 @@ static void wrong_sources_are_refused(void **state)
     assert_status(neb__batches_create(&cfg, &s), NEB_ERR_INVALID);
     cfg = config(NEB_BATCH_PAIR);
     cfg.max_len = 8; /* few sentences are that short, and no long one is */
-    sources[0].tag = 5;
+    sources[0].frame.lead = 5;
     assert_ok(neb__batches_create(&cfg, &s));
     neb__batches_free(s);
     check_log_restore();

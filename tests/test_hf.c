@@ -7,16 +7,32 @@
 #include "base/mem.h"
 #include "store/safetensors.h"
 #include "task/hf.h"
+#include "task/line_batches.h"
+#include "task/translate.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const kinds[] = {"bert_mlm",          "bert",  "bert_class", "xlmr",   "electra",
                                     "electra_generator", "gpt2",  "llama2",     "llama3", "llama_linear",
                                     "mistral",           "qwen2", "qwen3"};
 enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* Encoder-decoders with their tokenizers, and the languages in which they are asked. */
+static const struct {
+    const char *name, *from, *to;
+} pairs[] = {{"marian", NULL, NULL},
+             {"m2m100", "en", "de"},
+             {"nllb", "eng_Latn", "deu_Latn"},
+             {"nllb-tail", "eng_Latn", "deu_Latn"},
+             {"bart", NULL, NULL},
+             {"mbart", "en_XX", "de_DE"},
+             {"mbart50", "en_XX", "de_DE"}};
+enum { PAIRS = sizeof pairs / sizeof *pairs, LINES = 4 };
 static char dir[200];
 
 static const char *in(const char *name)
@@ -48,7 +64,10 @@ static void run_fn(neb_tape *t, void *arg)
     struct run *r = arg;
     const struct neb_input *in_ = neb__model_input_tensors(r->feed, t);
     neb_tensor *x = neb__model_run(r->m->model, t, in_);
-    neb_output(t, neb__model_logits(r->m->model, t, x, &in_->side[0], NULL), r->out, NEB_F32);
+    neb_output(
+        t,
+        neb__model_logits(r->m->model, t, x, &in_->side[r->m->model->arch.kind == NEB_ENCODER_DECODER], NULL),
+        r->out, NEB_F32);
 }
 
 static void compare(struct neb_ready *m, const char *kind, const struct vectors *v, int i)
@@ -111,13 +130,208 @@ static void logits_are_those_of_transformers(void **state)
     neb_device_close(device);
 }
 
-/* ---- out again -------------------------------------------------------------------------------------------------- */
-
 static void read_all(const char *path, struct neb_buf *out)
 {
     neb__buf_init(out, 64 << 20);
     assert_ok(neb__file_read(path, out));
 }
+
+/* ---- translation ------------------------------------------------------------------------------------------------- */
+
+/* What the model reads of a line: as the command line makes it. */
+static void line_is_read_as_there(const struct neb_ready *m, const struct neb_frame_tokens *f,
+                                  const char *line, const struct vector *want)
+{
+    struct neb_line_batches *p;
+    struct neb_model_input_side side;
+    const int *numbers;
+    struct neb_line_batches_config c = {
+        .tok = m->tok, .lead = f->lead, .tail = f->tail, .max_len = 64, .rows = 64, .seqs = 1};
+    assert_ok(neb__line_batches_create(&c, &p));
+    assert_ok(neb__line_batches_add(p, line, NULL, 0));
+    neb__line_batches_order(p, 0);
+    assert_int_equal(neb__line_batches_next(p, &side, &numbers), 1);
+    assert_int_equal(side.rows, (int)want->n);
+    assert_memory_equal(side.ids, want->data.i, want->n * sizeof *side.ids);
+    neb__line_batches_destroy(p);
+}
+
+static void compare_pair(struct neb_ready *m, const char *kind, const struct vectors *v, int i,
+                         const struct neb_frame_tokens *f)
+{
+    char name[32];
+    static float got[16 * 512];
+    int32_t position[64], starts[2][2] = {{0}};
+    uint32_t sample[64] = {0};
+    neb_tape *tape;
+    struct run r = {.m = m};
+    struct neb_model_input_limits limits = {.rows = {64, 64}, .seqs = 1};
+    struct neb_model_input_data d = {.sides = 2};
+    for (int32_t k = 0; k < 64; k++) position[k] = k;
+    for (int s = 0; s < 2; s++) {
+        snprintf(name, sizeof name, s ? "target%d" : "ids%d", i);
+        struct vector *ids = vectors_need(v, name);
+        starts[s][1] = (int32_t)ids->n;
+        d.side[s] = (struct neb_model_input_side){.rows = (int32_t)ids->n,
+                                                  .seqs = 1,
+                                                  .max_len = (int32_t)ids->n,
+                                                  .ids = ids->data.i,
+                                                  .position = position,
+                                                  .sample = sample,
+                                                  .starts = starts[s]};
+    }
+    assert_int_equal(d.side[1].ids[0], f->start);
+    if (f->first >= 0) assert_int_equal(d.side[1].ids[1], f->first);
+    snprintf(name, sizeof name, "logits%d", i);
+    struct vector *want = vectors_need(v, name);
+    const int64_t wide = (int64_t)want->n / d.side[1].rows, here = m->model->outputs;
+    assert_true(want->n <= sizeof got / sizeof *got && here <= wide);
+    assert_ok(neb__model_input_create(m->device, &limits, &r.feed));
+    assert_ok(neb_buffer_create(m->device, sizeof got, &r.out));
+    assert_ok(neb_tape_create(m->device, m->params, &tape));
+    assert_ok(neb__model_input_load(r.feed, &d));
+    struct neb_run run = {.fn = run_fn, .arg = &r, .key = 1};
+    assert_ok(neb_tape_run(tape, &run));
+    assert_ok(neb_buffer_download(r.out, got, (size_t)(d.side[1].rows * here) * sizeof *got));
+    for (int64_t row = 0; row < d.side[1].rows; row++)
+        for (int64_t k = 0; k < here; k++) {
+            float x = got[row * here + k], y = want->data.f[row * wide + k];
+            if (!(fabsf(x - y) <= 1e-4f * fmaxf(1, fabsf(y))))
+                fail_msg("%s, line %d, token %d, logit %d is %.7g, transformers has %.7g", kind, i, (int)row,
+                         (int)k, x, y);
+        }
+    neb_tape_destroy(tape);
+    neb_buffer_destroy(r.out);
+    neb__model_input_destroy(r.feed);
+}
+
+/* The text of the recorded target. */
+static void target_says_the_same(const struct neb_ready *m, const struct vector *target, const char *want)
+{
+    struct neb_buf text;
+    neb__buf_init(&text, 1 << 16);
+    assert_ok(neb__tok_decode(m->tok, target->data.i, target->n, &text));
+    assert_ok(neb__buf_append(&text, "", 1));
+    const char *got = (const char *)text.data;
+    while (*got == ' ') got++;
+    while (*want == ' ') want++;
+    assert_string_equal(got, want);
+    neb__buf_free(&text);
+}
+
+static json_t *recorded_lines(const char *name)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/lines.json", recorded(name));
+    json_t *j = json_load_file(path, 0, NULL);
+    assert_non_null(j);
+    return j;
+}
+
+static void translations_are_those_of_transformers(void **state)
+{
+    (void)state;
+    neb_device *device;
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    for (int k = 0; k < PAIRS; k++) {
+        struct vectors v;
+        struct neb_ready m;
+        const struct neb_frame *frame;
+        struct neb_frame_tokens f;
+        char path[700], name[32];
+        json_t *j = recorded_lines(pairs[k].name);
+        assert_ok(neb__hf_import(recorded(pairs[k].name), in("pair")));
+        assert_ok(neb__ready_open(in("pair"), NULL, device, &m));
+        assert_ok(neb__folder_frame(&m.folder, &frame));
+        assert_ok(neb__frame_find(frame, m.tok, pairs[k].from, pairs[k].to, &f));
+        snprintf(path, sizeof path, "%s/expect.bin", recorded(pairs[k].name));
+        vectors_load(path, &v);
+        for (int i = 0; i < LINES; i++) {
+            const char *line = json_string_value(json_array_get(json_object_get(j, "lines"), (size_t)i));
+            const char *text = json_string_value(json_array_get(json_object_get(j, "texts"), (size_t)i));
+            snprintf(name, sizeof name, "ids%d", i);
+            line_is_read_as_there(&m, &f, line, vectors_need(&v, name));
+            snprintf(name, sizeof name, "target%d", i);
+            target_says_the_same(&m, vectors_need(&v, name), text);
+            compare_pair(&m, pairs[k].name, &v, i, &f);
+        }
+        json_decref(j);
+        vectors_free(&v);
+        neb__ready_close(&m);
+        check_remove_dir(in("pair"));
+    }
+    neb_device_close(device);
+}
+
+/* Import, export, import: the same bytes, tokenizer and all. */
+static void translators_go_out_as_they_came(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"model.safetensors", "model.yaml", "source.spm", "target.spm",
+                                        "tokenizer.json"};
+    for (int k = 0; k < PAIRS; k++) {
+        assert_ok(neb__hf_import(recorded(pairs[k].name), in("there")));
+        assert_ok(neb__hf_export(in("there"), in("out")));
+        assert_ok(neb__hf_import(in("out"), in("back again")));
+        for (int i = 0; i < 5; i++) {
+            struct neb_buf a, b;
+            char path[500], other[500];
+            snprintf(path, sizeof path, "%s/%s", in("there"), files[i]);
+            snprintf(other, sizeof other, "%s/%s", in("back again"), files[i]);
+            assert_int_equal(access(path, F_OK), access(other, F_OK));
+            if (access(path, F_OK)) continue;
+            read_all(path, &a);
+            read_all(other, &b);
+            assert_int_equal(a.len, b.len);
+            assert_memory_equal(a.data, b.data, a.len);
+            neb__buf_free(&a);
+            neb__buf_free(&b);
+        }
+        check_remove_dir(in("there"));
+        check_remove_dir(in("out"));
+        check_remove_dir(in("back again"));
+    }
+}
+
+/* Marian's language token, a line that brings its own, and lines that have to name what they lack. */
+static void languages_are_asked_for(void **state)
+{
+    (void)state;
+    neb_device *device;
+    struct neb_ready m;
+    struct neb_translator *t;
+    struct neb_translate_config c = {.beams = 2, .batch = 2, .max_len = 12, .length_penalty = 1};
+    char *text[2];
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    assert_ok(neb__hf_import(recorded("marian"), in("asked")));
+    assert_ok(neb__ready_open(in("asked"), NULL, device, &m));
+    const char *tagged[] = {">>deu<< A man.", " A man."};
+    struct neb_buf ids;
+    neb__buf_init(&ids, 1 << 16);
+    assert_ok(neb__tok_encode(m.tok, tagged[0], strlen(tagged[0]), &ids));
+    assert_int_equal(((const int32_t *)(const void *)ids.data)[0], neb__tok_id(m.tok, ">>deu<<"));
+    neb__buf_free(&ids);
+    c.to = (char[]){"deu"};
+    assert_ok(neb__translator_open(&m, &c, &t));
+    assert_ok(neb__translator_translate(t, tagged + 1, 1, text));
+    neb__free(text[0]);
+    neb__translator_close(t);
+    check_log_quiet();
+    c.to = (char[]){"xxx"};
+    assert_status(neb__translator_open(&m, &c, &t), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), ">>xxx<<"));
+    neb__ready_close(&m);
+    assert_ok(neb__hf_import(recorded("nllb"), in("asked")));
+    assert_ok(neb__ready_open(in("asked"), NULL, device, &m));
+    c.to = (char[]){"deu_Latn"};
+    assert_status(neb__translator_open(&m, &c, &t), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "--from"));
+    check_log_restore();
+    neb__ready_close(&m);
+    neb_device_close(device);
+}
+
+/* ---- out again -------------------------------------------------------------------------------------------------- */
 
 static void export_is_the_inverse_of_import(void **state)
 {
@@ -159,8 +373,6 @@ static void export_is_the_inverse_of_import(void **state)
     }
 }
 
-/* ---- tokenizers ------------------------------------------------------------------------------------------------- */
-
 static void put(const char *folder, const char *name, const char *text)
 {
     char path[600];
@@ -180,6 +392,86 @@ static void copy_recorded(const char *kind, const char *name, const char *folder
     assert_ok(neb__file_replace(path, bytes.data, bytes.len, 0644));
     neb__buf_free(&bytes);
 }
+
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+static void adapters_compute_as_in_peft(void **state)
+{
+    (void)state;
+    neb_device *device;
+    struct vectors v;
+    struct neb_ready m;
+    struct neb_st *was, *is;
+    char path[700];
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    assert_ok(neb__hf_import(recorded("llama3"), in("base")));
+    assert_ok(neb__hf_import_adapter(recorded("llama3_lora"), in("base"), in("both")));
+    assert_ok(neb__ready_open(in("both"), NULL, device, &m));
+    assert_string_equal(m.folder.peft.lora_on, "*.attention.q,*.attention.v,*.ffn.up");
+    snprintf(path, sizeof path, "%s/expect.bin", recorded("llama3_lora"));
+    vectors_load(path, &v);
+    for (int i = 0; i < 2; i++) compare(&m, "llama3_lora", &v, i);
+    neb__ready_close(&m);
+    assert_ok(neb__hf_export(in("both"), in("merged"))); /* merged: the same numbers without LoRA */
+    assert_ok(neb__hf_import(in("merged"), in("plain")));
+    assert_ok(neb__ready_open(in("plain"), NULL, device, &m));
+    assert_string_equal(m.folder.peft.method, "full");
+    for (int i = 0; i < 2; i++) compare(&m, "llama3_lora, merged", &v, i);
+    neb__ready_close(&m);
+    vectors_free(&v);
+    assert_ok(neb__hf_export_adapter(in("both"), in("adapter")));
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", recorded("llama3_lora"));
+    assert_ok(neb__st_open(path, &was));
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", in("adapter"));
+    assert_ok(neb__st_open(path, &is));
+    assert_int_equal(neb__st_count(was), neb__st_count(is));
+    for (int i = 0; i < neb__st_count(is); i++) {
+        const struct neb_st_tensor *x = neb__st_at(is, i), *y = neb__st_find(was, x->name);
+        assert_non_null(y);
+        assert_int_equal(x->size, y->size);
+        assert_memory_equal(x->data, y->data, x->size);
+    }
+    neb__st_close(was);
+    neb__st_close(is);
+    neb_device_close(device);
+}
+
+static void wrong_adapters_are_answered(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        neb_status status;
+        const char *says;
+    } wrong[] = {
+        {"{", NEB_ERR_CORRUPT, "adapter_config.json"},
+        {"{\"peft_type\": \"IA3\"}", NEB_ERR_UNSUPPORTED, "'peft_type'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"bias\": \"all\"}", NEB_ERR_UNSUPPORTED, "'bias'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_dora\": true}", NEB_ERR_UNSUPPORTED, "'use_dora'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 4}}", NEB_ERR_UNSUPPORTED,
+         "'rank_pattern'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 6}", NEB_ERR_SHAPE, "is needed"},
+        {"{\"peft_type\": \"LORA\", \"lora_alpha\": 6}", NEB_ERR_CORRUPT, "'r'"},
+    };
+    assert_ok(neb__hf_import(recorded("llama3"), in("base")));
+    copy_recorded("llama3_lora", "adapter_model.safetensors", "wrong");
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        int64_t held = neb__mem_held();
+        put("wrong", "adapter_config.json", wrong[i].config);
+        assert_status(neb__hf_import_adapter(in("wrong"), in("base"), in("never")), wrong[i].status);
+        if (!strstr(neb_last_error(), wrong[i].says))
+            fail_msg("%s, expected: %s", neb_last_error(), wrong[i].says);
+        assert_int_equal(neb__mem_held(), held);
+    }
+    put("wrong", "adapter_config.json", "{\"peft_type\": \"LORA\", \"r\": 2}");
+    assert_ok(neb__hf_import(recorded("gpt2"), in("base"))); /* another model */
+    assert_status(neb__hf_import_adapter(in("wrong"), in("base"), in("never")), NEB_ERR_NOTFOUND);
+    assert_status(neb__hf_export_adapter(in("base"), in("never")), NEB_ERR_UNSUPPORTED);
+    check_log_restore();
+}
+
+/* ---- tokenizers ------------------------------------------------------------------------------------------------- */
 
 /* The tokenizer, not the kind of the model, says how ids are numbered. */
 static void numbering_is_the_tokenizers(void **state)
@@ -217,6 +509,9 @@ static void numbering_is_the_tokenizers(void **state)
 #define LLAMA_SIZES                                                                                  \
     "\"vocab_size\": 31, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 1, " \
     "\"num_attention_heads\": 2, "
+#define MARIAN_SIZES                                                                      \
+    "\"vocab_size\": 31, \"d_model\": 12, \"encoder_layers\": 1, \"decoder_layers\": 1, " \
+    "\"encoder_attention_heads\": 2, \"encoder_ffn_dim\": 20, \"activation_function\": \"relu\", "
 #define BERT_SIZES                                                                                    \
     "\"vocab_size\": 31, \"hidden_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, " \
     "\"intermediate_size\": 20, \"hidden_act\": \"gelu\", "
@@ -250,6 +545,16 @@ static void wrong_folders_are_answered(void **state)
          "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4, "
          "\"original_max_position_embeddings\": 0}}",
          "{}", NEB_ERR_UNSUPPORTED, "original_max_position_embeddings"},
+        {"{\"model_type\": \"marian\", " MARIAN_SIZES "\"decoder_ffn_dim\": 24}", "{}", NEB_ERR_UNSUPPORTED,
+         "'decoder_ffn_dim': 24"},
+        {"{\"model_type\": \"marian\", " MARIAN_SIZES "\"normalize_before\": true}", "{}",
+         NEB_ERR_UNSUPPORTED, "'normalize_before'"},
+        {"{\"model_type\": \"marian\", " MARIAN_SIZES "\"share_encoder_decoder_embeddings\": false}", "{}",
+         NEB_ERR_UNSUPPORTED, "'share_encoder_decoder_embeddings'"},
+        {"{\"model_type\": \"m2m_100\", " MARIAN_SIZES "\"expert_capacity\": 64}", "{}", NEB_ERR_UNSUPPORTED,
+         "'expert_capacity': is not known"},
+        {"{\"model_type\": \"bart\", " MARIAN_SIZES "\"eos_token_id\": \"x\"}", "{}", NEB_ERR_CORRUPT,
+         "'eos_token_id'"},
         {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}", "{}", NEB_ERR_CORRUPT,
          "weight_map"},
         {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",
@@ -303,15 +608,18 @@ static void every_allocation_may_fail(void **state)
 {
     (void)state;
     int64_t held = neb__mem_held();
-    neb_status status = NEB_ERR_NOMEM;
+    static const char *const names[] = {"electra", "marian", "m2m100"};
     check_log_quiet();
-    for (int64_t i = 1; status != NEB_OK; i += 1 + i / 8) {
-        neb__mem_fail_at(i);
-        status = neb__hf_import(recorded("electra"), in("ours"));
-        if (status == NEB_OK) status = neb__hf_export(in("ours"), in("back"));
-        neb__mem_fail_at(0);
-        assert_true(status == NEB_OK || status == NEB_ERR_NOMEM);
-        assert_int_equal(neb__mem_held(), held);
+    for (int k = 0; k < 3; k++) {
+        neb_status status = NEB_ERR_NOMEM;
+        for (int64_t i = 1; status != NEB_OK; i += 1 + i / 8) {
+            neb__mem_fail_at(i);
+            status = neb__hf_import(recorded(names[k]), in("ours"));
+            if (status == NEB_OK) status = neb__hf_export(in("ours"), in("back"));
+            neb__mem_fail_at(0);
+            assert_true(status == NEB_OK || status == NEB_ERR_NOMEM);
+            assert_int_equal(neb__mem_held(), held);
+        }
     }
     check_log_restore();
 }
@@ -333,9 +641,17 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_those_of_transformers), cmocka_unit_test(export_is_the_inverse_of_import),
-        cmocka_unit_test(numbering_is_the_tokenizers),      cmocka_unit_test(wrong_folders_are_answered),
-        cmocka_unit_test(config_and_tensors_must_agree),    cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(logits_are_those_of_transformers),
+        cmocka_unit_test(export_is_the_inverse_of_import),
+        cmocka_unit_test(translations_are_those_of_transformers),
+        cmocka_unit_test(translators_go_out_as_they_came),
+        cmocka_unit_test(languages_are_asked_for),
+        cmocka_unit_test(adapters_compute_as_in_peft),
+        cmocka_unit_test(wrong_adapters_are_answered),
+        cmocka_unit_test(numbering_is_the_tokenizers),
+        cmocka_unit_test(wrong_folders_are_answered),
+        cmocka_unit_test(config_and_tensors_must_agree),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -170,7 +170,6 @@ static void files_that_lie(void **state)
          NEB_ERR_CORRUPT},
         {WITH("\"added_tokens\": [{\"id\": 1, \"content\": \"other\"}]"), NEB_ERR_CORRUPT},
         {WITH("\"added_tokens\": [{\"id\": -1, \"content\": \"x\"}]"), NEB_ERR_CORRUPT},
-        {WITH("\"added_tokens\": [{\"id\": 2, \"content\": \"x\", \"lstrip\": true}]"), NEB_ERR_UNSUPPORTED},
     };
     static const char config[] = "{\"eos_token\": \"</s>\"}";
     assert_ok(open_text(GOOD, config));

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import transformers as tf
 
+import hf_translation as translation
 from make_parity_vectors import Writer
 
 VOCAB, LENGTHS = 31, [9, 5]
@@ -86,6 +87,28 @@ def record(folder, names):
         for i, ids in enumerate(sequences()):
             w.put(f"ids{i}", ids)
             w.put(f"logits{i}", compute(model, ids))
+
+
+def record_translation(folder, names):
+    """Encoder-decoders with their tokenizers: two lines, a target of some tokens for each, and its logits."""
+    for name in translation.NAMES:
+        if names and name not in names:
+            continue
+        path = os.path.join(folder, name)
+        shutil.rmtree(path, ignore_errors=True)
+        model, tok = translation.folder(name, path)
+        w, texts = Writer(os.path.join(path, "expect.bin")), []
+        for i, line in enumerate(translation.LINES):
+            ids, start = translation.encode(name, tok, line)
+            target = np.array(start + [5 + 3 * k for k in range(6)])
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([target])).logits[0].numpy()
+            w.put(f"ids{i}", np.array(ids))
+            w.put(f"target{i}", target)
+            w.put(f"logits{i}", logits)
+            texts.append(tok.decode(target[len(start):], skip_special_tokens=True))
+        with open(os.path.join(path, "lines.json"), "w", encoding="utf-8") as f:
+            json.dump({"lines": translation.LINES, "texts": texts}, f, ensure_ascii=False)
 
 
 def run(*words):
@@ -176,6 +199,53 @@ def table(nebula):
         print(f"{name} import {diff:.1e} export {out:.1e} text {'equal' if equal else 'differs'}", flush=True)
         worst = max(worst, diff, out, 0 if equal else 1)
     assert worst < 1e-4
+    table_translation(nebula)
+
+
+def translation_scores(model, ids, start, new, tokens):
+    """Rows of the table that are no token have no probability here."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([start + new])).logits[0, len(start) - 1:-1].double()
+    return torch.log_softmax(logits[:, :tokens], -1)[torch.arange(len(new)), torch.tensor(new)].numpy()
+
+
+def greedy(model, ids, start, most, eos):
+    out = model.generate(torch.tensor([ids]), decoder_input_ids=torch.tensor([start]), max_new_tokens=most, do_sample=False, num_beams=1,
+                         forced_bos_token_id=None, decoder_start_token_id=start[0])[0, len(start):].tolist()
+    return out[:out.index(eos)] if eos in out else out
+
+
+def table_translation(nebula):
+    worst = 0
+    for name in translation.NAMES:
+        with tempfile.TemporaryDirectory() as d:
+            model, tok = translation.folder(name, d + "/theirs", width=64, std=0.3)
+            run(nebula, "import", d + "/theirs", d + "/ours")
+            run(nebula, "export", d + "/ours", d + "/back")
+            back, again = type(model).from_pretrained(d + "/back").eval(), tf.AutoTokenizer.from_pretrained(d + "/back")
+            how = [nebula, "translate", d + "/ours", "--beams", "1", "--batch", "3"]
+            if name in translation.LANGS:
+                how += ["--from", translation.LANGS[name][0], "--to", translation.LANGS[name][1]]
+            lines = "\n".join(translation.LINES) + "\n"
+            text = subprocess.run(how, input=lines, check=True, capture_output=True, text=True).stdout.split("\n")
+            parts = subprocess.run(how + ["--scores"], input=lines, check=True, capture_output=True, text=True).stdout.split("\n")
+            diff, out, equal = 0, 0, True
+            for line, got in zip(translation.LINES, text):
+                end = parts.index("")  # behind the tokens of each sentence
+                rows, parts = [r.split() for r in parts[:end]], parts[end + 1:]
+                new, ours = [int(r[0]) for r in rows], np.array([float(r[1]) for r in rows])
+                ids, start = translation.encode(name, tok, line)
+                want = greedy(model, ids, start, 2 * len(ids) + 16, tok.eos_token_id)
+                equal = equal and new == want and got.strip() == tok.decode(want, skip_special_tokens=True).strip()
+                equal = equal and translation.encode(name, again, line) == (ids, start)
+                if not new:
+                    continue
+                theirs = translation_scores(model, ids, start, new, translation.size(name, tok))
+                diff = max(diff, float(np.abs((ours - theirs) / np.maximum(1, np.abs(theirs))).max()))
+                out = max(out, float(np.abs(theirs - translation_scores(back, ids, start, new, translation.size(name, tok))).max()))
+        print(f"{name} import {diff:.1e} export {out:.1e} text {'equal' if equal else 'differs'}", flush=True)
+        worst = max(worst, diff, out, 0 if equal else 1)
+    assert worst < 1e-4
 
 
 def real(nebula, folder):
@@ -202,6 +272,7 @@ def real(nebula, folder):
 if __name__ == "__main__":
     if len(sys.argv) >= 3 and sys.argv[1] == "record":
         record(sys.argv[2], sys.argv[3:])
+        record_translation(sys.argv[2], sys.argv[3:])
     elif len(sys.argv) == 3 and sys.argv[1] == "table":
         table(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "check":

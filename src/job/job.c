@@ -293,7 +293,7 @@ static const struct neb_opt family_table[] = {
     {.name = "family",
      .type = NEB_OPT_TEXT,
      .fallback = "",
-     .help = "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart: sets the defaults below"},
+     .help = NEB_MODEL_FAMILIES ": sets the defaults below"},
     NEB_OPT_END,
 };
 

@@ -14,6 +14,7 @@ static const struct neb_opt table[] = {
     FIELD(tokenizer, NEB_OPT_TEXT, "", "file in the folder"),
     FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model", NEB_OPT_CHOICE("plain", "xlm-r")),
     FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),
+    FIELD(frame, NEB_OPT_TEXT, "", "translation: special tokens around the texts (text/frame.h)"),
     FIELD(tagged, NEB_OPT_BOOL, "no", "translation: sources begin with the target language's token"),
     NEB_OPT_END,
 };
@@ -39,6 +40,11 @@ void neb__model_yaml_free(struct neb_model_yaml *f)
 neb_status neb__model_yaml_set_task(struct neb_model_yaml *f, const char *task)
 {
     return neb__opts_set(table, f, "task", task);
+}
+
+neb_status neb__model_yaml_set_frame(struct neb_model_yaml *f, const char *frame)
+{
+    return neb__opts_set(table, f, "frame", frame);
 }
 
 neb_status neb__model_yaml_set_numbering(struct neb_model_yaml *f, const char *numbering)

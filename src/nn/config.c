@@ -32,7 +32,7 @@ const struct neb_opt neb__model_options[] = {
         NEB_OPT_RANGE(1, 1 << 20)), /* dropout counts keys in 20 + 3 bits */
     OPT(types, NEB_OPT_INT, "0", NULL, "encoder: token types (segments); 0: none", NEB_OPT_RANGE(0, 1 << 16)),
     OPT(positions, NEB_OPT_TEXT, "learned", NULL, "how a token knows its place",
-        NEB_OPT_CHOICE("none", "learned", "sinusoidal", "rope")),
+        NEB_OPT_CHOICE("none", "learned", "sinusoidal", "rope", "fairseq")),
     OPT(norm, NEB_OPT_TEXT, "layer", NULL, "kind of normalisation", NEB_OPT_CHOICE("layer", "rms")),
     OPT(norm_place, NEB_OPT_TEXT, "pre", NULL, "before a sublayer, or behind its residual",
         NEB_OPT_CHOICE("pre", "post")),
@@ -88,7 +88,11 @@ static const char *const families[][16] = {
      "embedding_scale=yes", "label_smoothing=0.1"},
     {"marian", "kind=encoder-decoder", "positions=sinusoidal", "norm_place=post", "activation=silu",
      "embedding_scale=yes", "head_bias=yes", "label_smoothing=0.1", "attention_dropout=0"},
+    {"m2m100", "kind=encoder-decoder", "positions=fairseq", "activation=relu", "embedding_scale=yes",
+     "label_smoothing=0.1"},
     {"bart", "kind=encoder-decoder", "norm_place=post", "embedding_norm=yes", "head_bias=yes",
+     "label_smoothing=0.1"},
+    {"mbart", "kind=encoder-decoder", "embedding_norm=yes", "embedding_scale=yes", "head_bias=yes",
      "label_smoothing=0.1"},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
@@ -201,8 +205,9 @@ static bool sizes_misfit(const struct neb_model_config *c, const struct neb_arch
         return misfit(m, "positions", "rope needs an even width of heads, not %" PRId64, a->head_dim);
     if (c->rope_factor > 0 && c->rope_original && !(c->rope_high > c->rope_low))
         return misfit(m, "rope_high", "%g must be above rope_low (%g)", c->rope_high, c->rope_low);
-    if (a->positions == NEB_POSITIONS_SINUSOIDAL && a->embedding % 2)
-        return misfit(m, "positions", "sinusoidal needs an even width, not %" PRId64, a->embedding);
+    if (neb__positions_computed(a->positions) && (a->embedding % 2 || a->embedding < 4))
+        return misfit(m, "positions", "%s needs an even width of at least 4, not %" PRId64, c->positions,
+                      a->embedding);
     return false;
 }
 

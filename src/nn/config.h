@@ -35,9 +35,16 @@ enum neb_positions {
     NEB_POSITIONS_NONE,
     NEB_POSITIONS_LEARNED,
     NEB_POSITIONS_SINUSOIDAL,
-    NEB_POSITIONS_ROPE
+    NEB_POSITIONS_ROPE,
+    NEB_POSITIONS_FAIRSEQ /* sinusoids with fairseq's wavelengths, counted from 2 (M2M100, NLLB) */
 };
 enum neb_head { NEB_HEAD_NONE, NEB_HEAD_TOKENS, NEB_HEAD_RTD, NEB_HEAD_CLASS };
+
+/* A table of sines and cosines, computed and not trained. */
+static inline bool neb__positions_computed(enum neb_positions p)
+{
+    return p == NEB_POSITIONS_SINUSOIDAL || p == NEB_POSITIONS_FAIRSEQ;
+}
 
 struct neb_arch {
     enum neb_model_kind kind;
@@ -54,7 +61,7 @@ struct neb_arch {
     bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
-#define NEB_MODEL_FAMILIES "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart"
+#define NEB_MODEL_FAMILIES "bert, xlm-r, electra, gpt2, llama, transformer, marian, m2m100, bart, mbart"
 
 /* Whether there is such a family. If not, hint has the nearest one. */
 bool neb__model_family(const char *name, char hint[NEB_HINT]);

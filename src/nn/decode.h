@@ -76,6 +76,10 @@ struct neb_search {
     float temperature;    /* 0: the likeliest token */
     int32_t top_k;        /* sampling: draw from the k likeliest; 0: from all */
     uint64_t seed;
+    int32_t never; /* with `bans`: a token that is never chosen */
+    bool bans;
+    float *
+        logp; /* (prompts, max_new) log-probabilities of the chosen tokens; only without beams and temperature */
 };
 
 /* Continues `count` prompts: prompt i is prompt[starts[i]] … prompt[starts[i + 1] - 1], at least one token

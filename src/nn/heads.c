@@ -15,7 +15,7 @@ static void build_tokens(struct neb_builder *b, struct neb_model *m)
     if (a->kind == NEB_ENCODER) {
         m->head.transform = neb__lin_build(
             b, &(struct neb_lin_spec){
-                   "transform", a->hidden, a->embedding, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
+                   "transform", a->hidden, a->embedding, a->deviation, a->bias, NEB_SPLIT_NONE, {0}, {0}});
         m->head.norm = neb__norm_build(b, "norm", a->embedding);
     }
     m->head.weight = a->tied ? m->token
@@ -32,10 +32,11 @@ void neb__head_build(struct neb_builder *b, struct neb_model *m)
     if (a->head == NEB_HEAD_TOKENS) build_tokens(b, m);
     if (a->head == NEB_HEAD_RTD || a->head == NEB_HEAD_CLASS) {
         m->head.pool = neb__lin_build(
-            b,
-            &(struct neb_lin_spec){"pool", a->hidden, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
+            b, &(struct neb_lin_spec){
+                   "pool", a->hidden, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE, {0}, {0}});
         m->head.out = neb__lin_build(
-            b, &(struct neb_lin_spec){"out", a->hidden, outputs, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
+            b, &(struct neb_lin_spec){
+                   "out", a->hidden, outputs, a->deviation, a->bias, NEB_SPLIT_NONE, {0}, {0}});
     }
     /* LoRA's dropout counts by rows of the sequences; a head works on gathered rows. */
     m->head.transform.lora_dropout = m->head.pool.lora_dropout = m->head.out.lora_dropout = 0;

@@ -13,6 +13,7 @@
 #include "tensor/team.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- building ------------------------------------------------------------------------------------------ */
 
@@ -22,8 +23,8 @@ static struct neb_adapter build_adapter(struct neb_builder *b)
     int64_t d = b->arch->hidden, n = b->peft->adapter_size;
     size_t mark = neb__builder_enter(b, "adapter");
     a.down = neb__lin_build(
-        b, &(struct neb_lin_spec){"down", d, n, 1.0f / sqrtf((float)d), true, NEB_SPLIT_NONE, {0}});
-    a.up = neb__lin_build(b, &(struct neb_lin_spec){"up", n, d, 0, true, NEB_SPLIT_NONE, {0}});
+        b, &(struct neb_lin_spec){"down", d, n, 1.0f / sqrtf((float)d), true, NEB_SPLIT_NONE, {0}, {0}});
+    a.up = neb__lin_build(b, &(struct neb_lin_spec){"up", n, d, 0, true, NEB_SPLIT_NONE, {0}, {0}});
     neb__builder_leave(b, mark);
     return a;
 }
@@ -41,19 +42,25 @@ static void build_attention(struct neb_builder *b, const char *name, bool cross,
     int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim, d = a->hidden;
     size_t mark = neb__builder_enter(b, "%s", name);
     if (cross) {
-        out->q =
-            neb__lin_build(b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW, {0}});
+        out->q = neb__lin_build(
+            b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW, {0}, {0}});
         out->kv = neb__lin_build(
-            b, &(struct neb_lin_spec){"kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {kv, kv}});
-    } else {
-        out->qkv = neb__lin_build(
             b, &(struct neb_lin_spec){
-                   "qkv", d, q + 2 * kv, a->deviation, a->qkv_bias, NEB_SPLIT_ROW, {q, kv, kv}});
+                   "kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {kv, kv}, {"k", "v"}});
+    } else {
+        out->qkv = neb__lin_build(b, &(struct neb_lin_spec){"qkv",
+                                                            d,
+                                                            q + 2 * kv,
+                                                            a->deviation,
+                                                            a->qkv_bias,
+                                                            NEB_SPLIT_ROW,
+                                                            {q, kv, kv},
+                                                            {"q", "k", "v"}});
         if (a->qk_norm) out->q_norm = neb__norm_build(b, "q_norm", a->head_dim);
         if (a->qk_norm) out->k_norm = neb__norm_build(b, "k_norm", a->head_dim);
     }
     out->out = neb__lin_build(
-        b, &(struct neb_lin_spec){"out", q, d, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}});
+        b, &(struct neb_lin_spec){"out", q, d, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}, {0}});
     out->norm = neb__norm_build(b, "norm", d);
     if (b->peft->adapter && b->peft->adapter_after_attention) out->adapter = build_adapter(b);
     if (b->peft->prefix && !cross) {
@@ -71,12 +78,13 @@ static void build_ffn(struct neb_builder *b, struct neb_ffn_layer *out)
     const struct neb_arch *a = b->arch;
     int64_t wide = a->swiglu ? 2 * a->ffn : a->ffn;
     size_t mark = neb__builder_enter(b, "ffn");
-    out->in = neb__lin_build(
-        b, &(struct neb_lin_spec){
-               "in", a->hidden, wide, a->deviation, a->bias, NEB_SPLIT_ROW, {a->ffn, wide - a->ffn}});
+    struct neb_lin_spec in = {
+        "in", a->hidden, wide, a->deviation, a->bias, NEB_SPLIT_ROW, {a->ffn, wide - a->ffn}, {0}};
+    if (a->swiglu) in.names[0] = "gate", in.names[1] = "up";
+    out->in = neb__lin_build(b, &in);
     out->out = neb__lin_build(
-        b,
-        &(struct neb_lin_spec){"out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}});
+        b, &(struct neb_lin_spec){
+               "out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}, {0}});
     out->norm = neb__norm_build(b, "norm", a->hidden);
     if (b->peft->adapter) out->adapter = build_adapter(b);
     neb__builder_leave(b, mark);
@@ -94,6 +102,18 @@ void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct
     build_attention(b, "attention", false, &out->attention);
     if (has_cross) build_attention(b, "cross", true, &out->cross);
     build_ffn(b, &out->ffn);
+}
+
+int neb__weight_parts(const struct neb_arch *a, const char *stem, struct neb_weight_part out[3])
+{
+    const int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim;
+    const char *dot = strrchr(stem, '.'), *name = dot ? dot + 1 : stem;
+    const struct neb_weight_part three[] = {{"q", q}, {"k", kv}, {"v", kv}},
+                                 two[] = {{"gate", a->ffn}, {"up", a->ffn}};
+    const bool qkv = !strcmp(name, "qkv"), both = !strcmp(name, "kv"), in = a->swiglu && !strcmp(name, "in");
+    for (int i = 0; i < 3; i++) out[i] = in && i < 2 ? two[i] : three[both && i < 2 ? i + 1 : i];
+    if (qkv) return 3;
+    return both || in ? 2 : 0;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------- */

@@ -39,9 +39,17 @@ int64_t neb__builder_share(const struct neb_builder *b, int64_t n);
 
 /* ---- linear and norm ----------------------------------------------------------------------------------- */
 
+/* LoRA of one of the matrices that a weight is made of: its outputs are columns [first, first + count). */
+struct neb_lora_part {
+    const char *name;
+    neb_param *a, *b; /* (rank, in), (count, rank) or NULL */
+    int64_t first, count;
+};
+
 struct neb_lin {
     neb_param *weight, *bias;   /* (out, in), (out) or NULL */
     neb_param *lora_a, *lora_b; /* (rank, in), (out, rank) or NULL */
+    struct neb_lora_part part[3];
     float lora_scale, lora_dropout;
     neb_split split;
 };
@@ -54,6 +62,7 @@ struct neb_lin_spec {
     neb_split split;
     int64_t parts
         [3]; /* by rows: outputs of the matrices that this one is made of, each of which is cut; 0: one */
+    const char *names[3]; /* of these matrices, where patterns may choose one of them */
 };
 
 struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *spec);
@@ -67,6 +76,14 @@ struct neb_norm_layer {
 
 struct neb_norm_layer neb__norm_build(struct neb_builder *b, const char *name, int64_t n);
 neb_tensor *neb__norm_run(neb_tape *t, const struct neb_norm_layer *n, neb_tensor *x);
+
+/* The matrices that a weight of a layer is made of, by its name without .weight: q, k and v of ….attention.qkv. How many;
+ * 0: it is one matrix. */
+struct neb_weight_part {
+    const char *name;
+    int64_t rows;
+};
+int neb__weight_parts(const struct neb_arch *a, const char *stem, struct neb_weight_part out[3]);
 
 /* ---- sublayers ----------------------------------------------------------------------------------------- */
 

@@ -2,7 +2,10 @@
  *
  * LoRA (Hu et al. 2021): y = x W^T + b + alpha / rank * (x A^T) B^T with W frozen. A is drawn from the seed
  * and B is zero, so training starts at the unchanged model. When W is cut by rows (outputs), so is B; when W
- * is cut by columns (inputs), so is A. The low-rank product then needs no communication of its own. */
+ * is cut by columns (inputs), so is A. The low-rank product then needs no communication of its own.
+ *
+ * A weight that is made of several matrices (q, k and v) has one pair for all of them, or one for each that a pattern
+ * names, as the peft library has. Such a pair adds to its own columns of the product. */
 #include "nn/layer.h"
 #include "tensor/team.h"
 
@@ -91,6 +94,27 @@ static bool wants_lora(const struct neb_builder *b, const char *name)
     return false;
 }
 
+/* The matrices of the weight that have LoRA of their own. They are siblings of the weight: layers.0.attention.q. */
+static void build_parts(struct neb_builder *b, const struct neb_lin_spec *s, struct neb_lin *l)
+{
+    int64_t r = b->peft->lora_rank, at = 0;
+    for (int i = 0; i < 3 && s->parts[i]; i++) {
+        struct neb_lora_part *p = &l->part[i];
+        *p = (struct neb_lora_part){
+            .name = s->names[i], .first = at, .count = neb__builder_share(b, s->parts[i])};
+        at += p->count;
+        if (!p->name || !wants_lora(b, p->name)) continue;
+        size_t mark = neb__builder_enter(b, "%s", p->name);
+        p->a = neb__builder_matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
+                                   NEB_SPLIT_NONE);
+        p->b = neb__builder_matrix(b, "lora.b", s->parts[i], r, NEB_INIT_ZERO, 0, s->split);
+        neb__builder_leave(b, mark);
+        l->lora_scale = b->peft->lora_scale;
+        l->lora_dropout = b->peft->lora_dropout;
+        b->lora_layers++;
+    }
+}
+
 struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *s)
 {
     struct neb_lin l = {.split = s->split};
@@ -115,6 +139,7 @@ struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *
     }
     b->parts = NULL;
     neb__builder_leave(b, mark);
+    if (!lora && b->peft->lora) build_parts(b, s, &l);
     return l;
 }
 
@@ -129,15 +154,34 @@ static neb_tensor *add_lora(neb_tape *t, const struct neb_lin *l, neb_tensor *x,
     return neb_op_linear_onto(t, y, low, l->lora_b, l->lora_scale);
 }
 
+/* y: the product with the whole weight, whose columns are views of it. */
+static void add_part(neb_tape *t, const struct neb_lin *l, const struct neb_lora_part *p, neb_tensor *x,
+                     neb_tensor *y)
+{
+    neb_push(t, "%s", p->name);
+    neb_tensor *in = l->lora_dropout > 0 ? neb_op_dropout(t, x, l->lora_dropout) : x;
+    neb_tensor *low = neb_op_linear(t, in, p->a, NULL, NEB_ACT_NONE);
+    if (l->split == NEB_SPLIT_ROW) low = neb__op_enter(t, low);
+    neb_op_linear_onto(t, neb_op_columns(t, y, p->first, p->count), low, p->b, l->lora_scale);
+    neb_pop(t);
+}
+
+static bool has_parts(const struct neb_lin *l)
+{
+    return l->part[0].a || l->part[1].a || l->part[2].a;
+}
+
 neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act)
 {
-    const neb_act now = l->lora_a || l->split == NEB_SPLIT_COLUMN ? NEB_ACT_NONE : act;
+    const neb_act now = l->lora_a || has_parts(l) || l->split == NEB_SPLIT_COLUMN ? NEB_ACT_NONE : act;
     neb_tensor *y;
     if (l->split == NEB_SPLIT_COLUMN)
         y = neb__op_leave(t, neb__op_linear_part(t, x, l->weight, l->bias));
     else
         y = neb_op_linear(t, l->split == NEB_SPLIT_ROW ? neb__op_enter(t, x) : x, l->weight, l->bias, now);
     if (l->lora_a) y = add_lora(t, l, x, y);
+    for (int i = 0; i < 3; i++)
+        if (l->part[i].a) add_part(t, l, &l->part[i], x, y);
     return act == now ? y : neb_op_act(t, y, act);
 }
 

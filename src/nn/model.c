@@ -20,7 +20,7 @@ static void build_embedding(struct neb_builder *b, struct neb_stack *s)
     if (a->positions == NEB_POSITIONS_LEARNED)
         s->position = neb__builder_matrix(b, "position.weight", a->max_positions, a->embedding,
                                           NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_NONE);
-    if (a->positions == NEB_POSITIONS_SINUSOIDAL) /* values: neb__model_ready() */
+    if (neb__positions_computed(a->positions)) /* values: neb__model_ready() */
         s->position = neb__builder_matrix(b, "sinusoid.weight", a->max_positions, a->embedding, NEB_INIT_ZERO,
                                           0, NEB_SPLIT_NONE);
     if (a->types)
@@ -30,7 +30,7 @@ static void build_embedding(struct neb_builder *b, struct neb_stack *s)
     if (a->embedding != a->hidden)
         s->project = neb__lin_build(
             b, &(struct neb_lin_spec){
-                   "project", a->embedding, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
+                   "project", a->embedding, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE, {0}, {0}});
     neb__builder_leave(b, mark);
 }
 
@@ -237,20 +237,26 @@ void neb__model_set_outputs(struct neb_model *m, int64_t tokens)
     if (tokens < m->arch.vocab) m->outputs = tokens;
 }
 
-/* Vaswani et al. 2017, with the sines in the first half of the columns and the cosines in the second. */
-static neb_status write_sinusoid(neb_param *p)
+void neb__sinusoid_row(enum neb_positions kind, int64_t row, int64_t d, float *out)
+{
+    const int64_t half = d / 2;
+    const bool fairseq = kind == NEB_POSITIONS_FAIRSEQ;
+    const double step = fairseq ? -1.0 / (double)(half - 1) : -2.0 / (double)d;
+    for (int64_t j = 0; j < half; j++) {
+        double angle = (double)(row + (fairseq ? 2 : 0)) * pow(10000.0, step * (double)j);
+        out[j] = (float)sin(angle);
+        out[half + j] = (float)cos(angle);
+    }
+}
+
+static neb_status write_sinusoid(neb_param *p, enum neb_positions kind)
 {
     int64_t shape[4];
     neb_param_shape(p, shape);
-    int64_t rows = shape[0], d = shape[1], half = d / 2;
+    int64_t rows = shape[0], d = shape[1];
     float *table = neb__malloc((size_t)(rows * d) * sizeof *table);
     if (!table) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", neb_param_name(p));
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < half; j++) {
-            double angle = (double)r * pow(10000.0, -2.0 * (double)j / (double)d);
-            table[r * d + j] = (float)sin(angle);
-            table[r * d + half + j] = (float)cos(angle);
-        }
+    for (int64_t r = 0; r < rows; r++) neb__sinusoid_row(kind, r, d, table + r * d);
     neb_status status = neb_param_write(p, table);
     neb__free(table);
     return status;
@@ -258,9 +264,9 @@ static neb_status write_sinusoid(neb_param *p)
 
 neb_status neb__model_ready(struct neb_model *m)
 {
-    if (m->arch.positions != NEB_POSITIONS_SINUSOIDAL) return NEB_OK;
-    if (m->encoder.count) NEB_TRY(write_sinusoid(m->encoder.position));
-    if (m->decoder.count) NEB_TRY(write_sinusoid(m->decoder.position));
+    if (!neb__positions_computed(m->arch.positions)) return NEB_OK;
+    if (m->encoder.count) NEB_TRY(write_sinusoid(m->encoder.position, m->arch.positions));
+    if (m->decoder.count) NEB_TRY(write_sinusoid(m->decoder.position, m->arch.positions));
     return NEB_OK;
 }
 

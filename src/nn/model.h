@@ -72,6 +72,10 @@ void neb__model_destroy(struct neb_model *m);
  * leave these rows out, so none of them is ever chosen. */
 void neb__model_set_outputs(struct neb_model *m, int64_t tokens);
 
+/* A row of such a table: Vaswani et al. 2017, with the sines in the first half of the columns and the cosines in the
+ * second. fairseq's last wavelength is exactly 10000, and its first position is the third row. */
+void neb__sinusoid_row(enum neb_positions kind, int64_t row, int64_t d, float *out); // (d)
+
 /* After neb_params_ready(): writes sinusoidal tables. */
 neb_status neb__model_ready(struct neb_model *m);
 

@@ -91,11 +91,26 @@ static int32_t sampled(const struct neb_search *how, const float *logits, int32_
     return chosen;
 }
 
+static bool is_banned(const struct neb_searching *s, int32_t token)
+{
+    return s->how->bans && token == s->how->never;
+}
+
+/* Which of the k best tokens of row i is taken: the first that may be. */
+static int64_t first_allowed(const struct neb_searching *s, int32_t i)
+{
+    const int64_t at = (int64_t)i * s->k;
+    return s->k > 1 && is_banned(s, s->choice.id[at]) ? at + 1 : at;
+}
+
 static void choose_singly(struct neb_searching *s, int32_t at)
 {
     for (int32_t i = 0; i < s->count; i++) {
+        const int64_t best = s->k ? first_allowed(s, i) : 0;
         s->next[i] =
-            s->k ? s->choice.id[i] : sampled(s->how, s->logits + (int64_t)i * s->vocab, s->vocab, &s->rng);
+            s->k ? s->choice.id[best] : sampled(s->how, s->logits + (int64_t)i * s->vocab, s->vocab, &s->rng);
+        if (s->k && s->how->logp)
+            s->how->logp[(int64_t)i * s->how->max_new + at] = s->choice.logit[best] - s->choice.logsum[i];
         if (s->next[i] == s->how->eos) s->done[i] = true;
         if (s->done[i]) continue;
         s->out[(int64_t)i * s->how->max_new + at] = s->next[i];
@@ -121,6 +136,7 @@ static int32_t best_continuations(struct neb_searching *s, int32_t i, int32_t at
         if (!isfinite(s->score[seq])) continue;
         for (int32_t c = 0; c < s->k && s->choice.id[seq * s->k + c] >= 0; c++) {
             double score = s->score[seq] + s->choice.logit[seq * s->k + c] - s->choice.logsum[seq];
+            if (is_banned(s, s->choice.id[seq * s->k + c])) continue;
             if (n == most && score <= s->top[n - 1].score)
                 break; /* the other candidates of this beam are not better */
             int32_t j = n < most ? n++ : n - 1;
@@ -315,8 +331,8 @@ static neb_status begin(struct neb_searching *s, const struct neb_model_input_si
 /* How many of the likeliest tokens each row offers; 0: a token is drawn. */
 static int32_t candidates(const struct neb_search *how, int32_t beams)
 {
-    if (beams > 1) return 2 * beams;
-    return how->temperature > 0 ? 0 : 1;
+    if (beams > 1) return 2 * beams + how->bans;
+    return how->temperature > 0 ? 0 : 1 + how->bans;
 }
 
 neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *how,

@@ -222,6 +222,14 @@ void neb__st_close(struct neb_st *st)
     neb__free(st);
 }
 
+void neb__st_forget(const struct neb_st *st, const struct neb_st_tensor *t)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)t->data, to = from + t->size;
+    if (!st->map || to / page <= from / page + 1) return;
+    const uintptr_t first = (from / page + 1) * page; /* neighbours share the pages at the ends */
+    madvise((void *)first, to / page * page - first, MADV_DONTNEED);
+}
+
 int neb__st_count(const struct neb_st *st)
 {
     return st->n;

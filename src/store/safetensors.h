@@ -74,4 +74,14 @@ neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out); // (elemen
 neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int n, const char *const *meta,
                          mode_t mode);
 
+/* The same for tensors that are not in memory all at once. `make` gives the bytes of tensor i of the list, whose `data`
+ * is not read, to `put` in pieces of any size. NEB_ERR_INVALID: they were not as many as its size. */
+typedef neb_status (*neb_st_put)(void *sink, const void *bytes, size_t n);
+typedef neb_status (*neb_st_make)(void *arg, int i, neb_st_put put, void *sink);
+neb_status neb__st_write_made(const char *path, const struct neb_st_tensor *list, int n,
+                              const char *const *meta, mode_t mode, neb_st_make make, void *arg);
+
+/* The tensor's pages need not stay in memory: reading it again reads the file. */
+void neb__st_forget(const struct neb_st *st, const struct neb_st_tensor *t);
+
 #endif

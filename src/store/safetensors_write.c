@@ -70,8 +70,30 @@ static neb_status make_header(const struct neb_st_tensor *const *order, int n, c
     return status;
 }
 
+/* Where the bytes of the tensors come from. */
+struct maker {
+    const struct neb_st_tensor *list;
+    neb_st_make make; /* NULL: from the tensors themselves */
+    void *arg;
+};
+
+static neb_status put(void *sink, const void *bytes, size_t n)
+{
+    return neb__whole_file_write(sink, bytes, n);
+}
+
+static neb_status write_tensor(struct neb_whole_file *f, const struct neb_st_tensor *t, const struct maker *m)
+{
+    const uint64_t before = f->written;
+    if (!m->make) return neb__whole_file_write(f, t->data, t->size);
+    NEB_TRY(m->make(m->arg, (int)(t - m->list), put, f));
+    if (f->written - before == t->size) return NEB_OK;
+    return neb__fail(NEB_ERR_INVALID, "tensor '%.60s': %" PRIu64 " bytes were given instead of %" PRIu64,
+                     t->name, f->written - before, t->size);
+}
+
 static neb_status write_all(struct neb_whole_file *f, const char *header,
-                            const struct neb_st_tensor *const *order, int n)
+                            const struct neb_st_tensor *const *order, int n, const struct maker *m)
 {
     size_t len = strlen(header), fill = (8 - len % 8) % 8;
     uint8_t head[8];
@@ -79,13 +101,20 @@ static neb_status write_all(struct neb_whole_file *f, const char *header,
     NEB_TRY(neb__whole_file_write(f, head, 8));
     NEB_TRY(neb__whole_file_write(f, header, len));
     NEB_TRY(neb__whole_file_write(f, "        ", fill));
-    for (int i = 0; i < n; i++) NEB_TRY(neb__whole_file_write(f, order[i]->data, order[i]->size));
+    for (int i = 0; i < n; i++) NEB_TRY(write_tensor(f, order[i], m));
     return NEB_OK;
 }
 
 neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int n, const char *const *meta,
                          mode_t mode)
 {
+    return neb__st_write_made(path, list, n, meta, mode, NULL, NULL);
+}
+
+neb_status neb__st_write_made(const char *path, const struct neb_st_tensor *list, int n,
+                              const char *const *meta, mode_t mode, neb_st_make make, void *arg)
+{
+    const struct maker m = {list, make, arg};
     for (int i = 0; i < n; i++) NEB_TRY(check(&list[i]));
     const struct neb_st_tensor **order = NEB_NEW_ARRAY(const struct neb_st_tensor *, (size_t)n);
     if (!order) return neb__fail(NEB_ERR_NOMEM, "no memory to write %d tensors", n);
@@ -95,7 +124,7 @@ neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int
     struct neb_whole_file f;
     neb_status status = make_header(order, n, meta, &header);
     if (status == NEB_OK && (status = neb__whole_file_create(path, mode, &f)) == NEB_OK) {
-        status = write_all(&f, header, order, n);
+        status = write_all(&f, header, order, n, &m);
         if (status == NEB_OK)
             status = neb__whole_file_commit(&f);
         else

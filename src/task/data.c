@@ -207,6 +207,20 @@ static neb_status settle_file(struct neb_data *d, const char *folder)
     return NEB_OK;
 }
 
+/* A model that starts from another, or is taught by it, has its texts in the same frame. Ours with tags or without them
+ * are as the job's languages demand. The folder may be on another site only. */
+static neb_status find_frame(struct neb_data *d, const char *folder)
+{
+    char path[NEB_MODEL_PATH + 32];
+    struct neb_model_yaml f;
+    snprintf(path, sizeof path, "%s/model.yaml", folder);
+    if (d->job->objective->sides < 2 || access(path, F_OK)) return NEB_OK;
+    NEB_TRY(neb__model_yaml_read(folder, &f));
+    neb_status status = f.frame && *f.frame ? neb__folder_frame(&f, &d->frame) : NEB_OK;
+    neb__model_yaml_free(&f);
+    return status;
+}
+
 static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int *lock)
 {
     const struct neb_job_tokenizer *t = &d->job->tokenizer;
@@ -217,6 +231,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
     char folder[NEB_MODEL_PATH + 1];
     struct stat st;
     bool known = neb__list_part(folders, 0, folder, sizeof folder);
+    if (known) NEB_TRY(find_frame(d, folder));
     if (t->file)
         NEB_TRY(settle_file(d, known ? folder : NULL));
     else if (known)
@@ -238,17 +253,58 @@ void neb__data_target_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]
     lang_of(c, !c->flip, out);
 }
 
+void neb__data_source_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE])
+{
+    lang_of(c, c->flip, out);
+}
+
 /* With more than one target language, a token in front of the source tells the model which one is wanted. */
 bool neb__data_tagged(const struct neb_data *d)
 {
     char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
-    if (d->job->objective->sides < 2) return false;
+    if (d->frame || d->job->objective->sides < 2) return false;
     for (int i = 0; i < d->job->n_data; i++) {
         lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
         if (*first && *lang && strcmp(first, lang)) return true;
         if (*lang) memcpy(first, lang, sizeof first);
     }
     return false;
+}
+
+/* The special tokens around the texts of a corpus. */
+static neb_status frame_of(const struct neb_data *d, const struct neb_job_data *c,
+                           struct neb_frame_tokens *out)
+{
+    char lang[2][NEB_LANG_SIZE];
+    *out = NEB_NO_FRAME;
+    lang_of(c, 0, lang[0]);
+    lang_of(c, 1, lang[1]);
+    if (d->frame) return neb__frame_find(d->frame, d->tok, lang[c->flip], lang[!c->flip], out);
+    if (neb__data_tagged(d)) out->lead = neb__tok_lang(d->tok, lang[!c->flip]);
+    return NEB_OK;
+}
+
+void neb__data_wants(const struct neb_data *d, bool *from, bool *to)
+{
+    struct neb_frame_tokens t = NEB_NO_FRAME;
+    *from = d->frame && neb__frame_wants_from(d->frame);
+    *to = d->frame ? neb__frame_wants_to(d->frame) : neb__data_tagged(d);
+    if (d->frame && neb__frame_bans_start(d->frame) && d->job->n_data &&
+        frame_of(d, &d->job->data[0], &t) == NEB_OK)
+        *to = t.lead >= 0; /* Marian: where it knows several */
+}
+
+/* Every corpus of a model with languages has to name its two, and the tokenizer has to know them. */
+static neb_status check_frames(const struct neb_data *d)
+{
+    struct neb_frame_tokens unused;
+    for (int i = 0; d->frame && i < d->job->n_data; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "data[%d]", i);
+        if (frame_of(d, &d->job->data[i], &unused) != NEB_OK)
+            return neb__doc_fail(&d->job->doc, path, "%s", neb_last_error());
+    }
+    return NEB_OK;
 }
 
 /* Without its token a model would learn to translate into whatever comes. */
@@ -292,6 +348,7 @@ static neb_status set_name(const struct neb_data *d, const struct neb_job_data *
     char text[2048], hex[2 * NEB_HASH_SIZE + 1], tok[2 * NEB_HASH_SIZE + 1];
     neb__hash_hex(neb__tok_hash(d->tok), tok);
     int n = snprintf(text, sizeof text, "%s|%" PRId64 "|%d", tok, d->job->train.max_len, is_pair(c));
+    if (neb__tok_has_sides(d->tok) && c->flip) n += snprintf(text + n, sizeof text - (size_t)n, "|flip");
     if (limit_together(d, c)) n += snprintf(text + n, sizeof text - (size_t)n, "|%d", limit_together(d, c));
     if (c->copies > 1)
         n += snprintf(text + n, sizeof text - (size_t)n, "|%" PRId64 "|%g", c->copies,
@@ -321,6 +378,7 @@ static neb_status tokenise(const struct neb_data *d, const struct neb_job_data *
     struct neb_corpus_cfg cfg = {.paths = paths,
                                  .paths2 = c->second ? paths2 : NULL,
                                  .sides = is_pair(c) ? 2 : 1,
+                                 .flip = c->flip,
                                  .lang = {lang[0], lang[1]},
                                  .max_tokens = (int32_t)d->job->train.max_len - 2,
                                  .max_both = limit_together(d, c),
@@ -379,6 +437,7 @@ static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
     int lock = -1;
     neb_status s = open_tokenizer(d, pool, &lock);
     if (s == NEB_OK) s = check_tags(d);
+    if (s == NEB_OK) s = check_frames(d);
     if (s == NEB_OK) s = open_sets(d, pool, &lock);
     if (lock >= 0) close(lock);
     if (s == NEB_OK) neb__settle_models(d->job, neb__tok_vocab(d->tok), &d->models);
@@ -405,9 +464,8 @@ void neb__data_free(struct neb_data *d)
 
 /* ---- streams ------------------------------------------------------------------------------------------- */
 
-static int collect(const struct neb_data *d, const char *use, struct neb_source *list)
+static neb_status collect(const struct neb_data *d, const char *use, struct neb_source *list, int *count)
 {
-    bool tags = neb__data_tagged(d);
     int n = 0;
     for (int i = 0; i < d->job->n_data; i++) {
         const struct neb_job_data *c = &d->job->data[i];
@@ -415,13 +473,14 @@ static int collect(const struct neb_data *d, const char *use, struct neb_source 
         char lang[2][NEB_LANG_SIZE];
         lang_of(c, 0, lang[0]);
         lang_of(c, 1, lang[1]);
-        struct neb_source s = {.set = d->set[i], .weight = c->weight, .flip = c->flip, .tag = -1};
+        struct neb_source s = {.set = d->set[i], .weight = c->weight, .flip = c->flip};
         s.lang[0] = lang_index(d, lang[0]);
         s.lang[1] = is_pair(c) ? lang_index(d, lang[1]) : 0;
-        if (tags) s.tag = neb__tok_lang(d->tok, lang[!c->flip]);
+        NEB_TRY(frame_of(d, c, &s.frame));
         list[n++] = s;
     }
-    return n;
+    *count = n;
+    return NEB_OK;
 }
 
 static neb_status make_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
@@ -439,7 +498,7 @@ static neb_status make_stream(const struct neb_data *d, const char *use, int64_t
                                   .tokens = (int32_t)t->tokens,
                                   .max_len = (int32_t)t->max_len,
                                   .mask_share = t->mask};
-    cfg.sources = collect(d, use, sources);
+    NEB_TRY(collect(d, use, sources, &cfg.sources));
     if (!cfg.sources) return neb__quiet(NEB_ERR_NOTFOUND, "no corpus with use: %s", use);
     d->job->objective->set_batches(&cfg);
     neb__vocab_of(d->tok, &cfg.vocab);

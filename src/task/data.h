@@ -16,6 +16,8 @@ struct neb_data {
     const struct neb_job *job;
     struct neb_tok *tok;
     struct neb_tok_cfg tok_cfg;
+    const struct neb_frame
+        *frame; /* of the folder that the job starts or learns from; NULL: tags where needed */
     struct neb_settled_models models;
     char dir[512], tok_path[560];
     struct neb_set *set[NEB_JOB_DATA]; /* as job->data */
@@ -31,8 +33,12 @@ void neb__data_free(struct neb_data *d);
 /* Whether sources begin with the token of the target language: the job translates into several. */
 bool neb__data_tagged(const struct neb_data *d);
 
+/* Whether a translation has to name the language of its source, or of its target. */
+void neb__data_wants(const struct neb_data *d, bool *from, bool *to);
+
 /* The language into which a corpus of pairs is translated; "": the job does not say. */
 void neb__data_target_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]);
+void neb__data_source_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]);
 
 /* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,

@@ -88,6 +88,7 @@ static void add_projection(struct neb_distill *d, neb_params *params, const stru
                                                            student->arch.deviation,
                                                            true,
                                                            NEB_SPLIT_NONE,
+                                                           {0},
                                                            {0}});
 }
 

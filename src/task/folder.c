@@ -36,6 +36,16 @@ struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_model_yaml *f)
                                 .cased = f->cased};
 }
 
+neb_status neb__folder_frame(const struct neb_model_yaml *f, const struct neb_frame **out)
+{
+    const char *name = f->frame;
+    if (!name || !*name) name = f->tagged ? "tags" : "plain";
+    const struct neb_frame *frame = neb__frame_named(name);
+    if (!frame) return neb__fail(NEB_ERR_CONFIG, "%s/model.yaml: there is no frame '%.40s'", f->path, name);
+    *out = frame;
+    return NEB_OK;
+}
+
 neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found)
 {
     static const char *const parts[] = {"model.yaml", "model.safetensors"};
@@ -136,12 +146,15 @@ static neb_status copy_file(const char *from, const char *path, const char *name
 
 static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, const char *from)
 {
-    char second[NEB_MODEL_PATH + 300];
+    char second[NEB_MODEL_PATH + 300], third[NEB_MODEL_PATH + 300];
     size_t n = strlen(from);
     NEB_TRY(neb__tok_second_file(from, second, sizeof second));
+    NEB_TRY(neb__tok_third_file(from, third, sizeof third));
     const char *name = "tokenizer.model";
     if (n > 4 && !strcmp(from + n - 4, ".txt")) name = "vocab.txt";
-    if (*second) { /* two files that keep their names */
+    if (*third && !access(third, F_OK))
+        NEB_TRY(copy_file(third, path, strrchr(third, '/') ? strrchr(third, '/') + 1 : third));
+    if (*second) { /* files that keep their names */
         const char *slash = strrchr(from, '/');
         name = slash ? slash + 1 : from;
         NEB_TRY(copy_file(second, path, strrchr(second, '/') ? strrchr(second, '/') + 1 : second));
@@ -150,14 +163,19 @@ static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, con
     return neb__model_yaml_set_tokenizer(f, name);
 }
 
-neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
-                             const char *tokenizer_file)
+neb_status neb__folder_begin(struct neb_model_yaml *f, const char *path, const char *tokenizer_file)
 {
     if (strlen(path) >= NEB_MODEL_PATH)
         return neb__fail(NEB_ERR_INVALID, "the path of a model folder is longer than %d bytes",
                          NEB_MODEL_PATH - 1);
     NEB_TRY(neb__file_make_dir(path, 0700));
-    if (tokenizer_file) NEB_TRY(copy_tokenizer(f, path, tokenizer_file));
+    return tokenizer_file ? copy_tokenizer(f, path, tokenizer_file) : NEB_OK;
+}
+
+neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
+                             const char *tokenizer_file)
+{
+    NEB_TRY(neb__folder_begin(f, path, tokenizer_file));
     NEB_TRY(write_params(path, m));
     return neb__model_yaml_write(f, path);
 }

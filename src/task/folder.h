@@ -11,6 +11,7 @@
 
 #include "job/model_yaml.h"
 #include "nn/model.h"
+#include "text/frame.h"
 #include "text/tokenizer.h"
 
 /* Fills `f` with the description of a trained model. */
@@ -25,8 +26,14 @@ struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_model_yaml *f);
  * NEB_ERR_CONFIG … */
 neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found);
 
+/* The frame of its translations. NEB_ERR_CONFIG: there is no such frame. */
+neb_status neb__folder_frame(const struct neb_model_yaml *f, const struct neb_frame **out);
+
 /* NEB_ERR_CONFIG: the folder has no tokenizer. */
 neb_status neb__folder_tokenizer(const struct neb_model_yaml *f, struct neb_tok **out);
+
+/* Makes the folder, with a copy of the tokenizer's files (NULL: none). f->tokenizer is set to the copy's name. */
+neb_status neb__folder_begin(struct neb_model_yaml *f, const char *path, const char *tokenizer_file);
 
 /* Writes the folder: the parameters of `m` (of several models in one set: its own), and a copy of the
  * tokenizer's file (NULL: none). f->tokenizer is set to the copy's name. */

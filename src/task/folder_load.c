@@ -31,7 +31,7 @@ static bool same_shape(const struct neb_st_tensor *t, const neb_param *p)
     return same;
 }
 
-/* w (out, in) += scale * b (out, rank) a (rank, in). */
+/* w (out, in) += scale * b (out, rank) a (rank, in). The rows of w are those that b has. */
 static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_tensor *b, float scale,
                            float *w)
 {
@@ -47,23 +47,47 @@ static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_te
     return status;
 }
 
-/* Adds LoRA's product to a weight whose model has no LoRA. */
+/* The tensor NAME.lora.a or .b, where the model has no such parameter of its own; or NULL. */
+static const struct neb_st_tensor *lora_tensor(const struct neb_st *st, const struct neb_model *m,
+                                               const char *stem, char which)
+{
+    char name[2][NEB_PATH + 32];
+    for (int i = 0; i < 2; i++)
+        snprintf(name[i], sizeof name[i], "%s%s.lora.%c", i ? m->prefix : "", stem, which);
+    return neb_params_find(m->params, name[1]) ? NULL : neb__st_find(st, name[0]);
+}
+
+/* Adds the product of one pair to `rows` rows of a weight of `cols` columns. */
+static neb_status merge_pair(const struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
+                             const char *stem, int64_t rows, int64_t cols, float *w)
+{
+    const struct neb_st_tensor *a = lora_tensor(st, m, stem, 'a'), *b = lora_tensor(st, m, stem, 'b');
+    if (!a) return NEB_OK;
+    if (!b || a->rank != 2 || b->rank != 2 || a->shape[0] != b->shape[1] || a->shape[1] != cols ||
+        b->shape[0] != rows)
+        return neb__fail(NEB_ERR_CORRUPT, "the LoRA matrices of %s do not fit", stem);
+    return add_lora(a, b, peft->lora_scale, w);
+}
+
+/* Adds LoRA's products to a weight whose model has no LoRA: that of the whole weight, and those of its parts. */
 static neb_status merge_lora(struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
                              const struct neb_st_tensor *t, float *values)
 {
-    char name[2][NEB_PATH + 32];
+    char stem[NEB_PATH], part[NEB_PATH + 8];
+    struct neb_weight_part list[3];
     size_t n = strlen(t->name);
-    if (!peft->lora || n < 7 || n >= NEB_PATH || strcmp(t->name + n - 7, ".weight")) return NEB_OK;
-    for (int i = 0; i < 2; i++)
-        snprintf(name[i], sizeof name[i], "%s%.*s.lora.%c", i ? m->prefix : "", (int)n - 7, t->name, 'a');
-    const struct neb_st_tensor *a = neb__st_find(st, name[0]);
-    if (!a || neb_params_find(m->params, name[1])) return NEB_OK;
-    name[0][strlen(name[0]) - 1] = 'b';
-    const struct neb_st_tensor *b = neb__st_find(st, name[0]);
-    if (!b || a->rank != 2 || b->rank != 2 || t->rank != 2 || a->shape[0] != b->shape[1] ||
-        a->shape[1] != t->shape[1] || b->shape[0] != t->shape[0])
-        return neb__fail(NEB_ERR_CORRUPT, "the LoRA matrices of %s do not fit", t->name);
-    return add_lora(a, b, peft->lora_scale, values);
+    if (!peft->lora || n < 7 || n >= NEB_PATH || strcmp(t->name + n - 7, ".weight") || t->rank != 2)
+        return NEB_OK;
+    snprintf(stem, sizeof stem, "%.*s", (int)n - 7, t->name);
+    NEB_TRY(merge_pair(st, peft, m, stem, t->shape[0], t->shape[1], values));
+    const char *dot = strrchr(stem, '.');
+    const int parts = neb__weight_parts(&m->arch, stem, list);
+    for (int i = 0; i < parts; i++) {
+        snprintf(part, sizeof part, "%.*s.%s", dot ? (int)(dot - stem) : 0, stem, list[i].name);
+        NEB_TRY(merge_pair(st, peft, m, part, list[i].rows, t->shape[1], values));
+        values += list[i].rows * t->shape[1];
+    }
+    return NEB_OK;
 }
 
 static neb_status subtract(const neb_param *base, float *values)

@@ -32,7 +32,9 @@ const struct neb_opt neb__generate_options[] = {
     OPT(repetition, NEB_OPT_REAL, "1", NULL, "above 1: tokens that are there already become less likely",
         NEB_OPT_RANGE(0.01, 100)),
     OPT(seed, NEB_OPT_INT, "1", NULL, "another one gives another text", NEB_OPT_RANGE(0, 9e15)),
-    OPT(start, NEB_OPT_BOOL, "yes", NULL, "put the token that begins a text before the prompt"),
+    OPT(start, NEB_OPT_TEXT, "auto", NULL,
+        "put the token that begins a text before the prompt; auto: where the tokenizer says so",
+        NEB_OPT_CHOICE("auto", "yes", "no")),
     NEB_OPT_END,
 };
 
@@ -46,6 +48,7 @@ struct neb_generator {
     struct neb_generate_config c;
     struct neb_decoding *decoding;
     int32_t vocab, begin, end;
+    bool starts;
     int32_t longest, room;  /* tokens of a text: that the model reads, that the cache holds now */
     struct candidate *list; /* (vocab) */
     uint8_t *seen;          /* (vocab) */
@@ -84,6 +87,7 @@ static neb_status prepare(struct neb_generator *g)
     g->longest = (int32_t)(a->max_positions < MOST ? a->max_positions : MOST);
     g->begin = neb__tok_special(m->tok, NEB_TOK_BOS);
     g->end = neb__tok_special(m->tok, NEB_TOK_EOS);
+    g->starts = !strcmp(g->c.start, "auto") ? neb__tok_adds_start(m->tok) : !strcmp(g->c.start, "yes");
     NEB_TRY(make_room(g, 1));
     g->vocab = (int32_t)neb__decoding_vocab(g->decoding);
     g->list = NEB_NEW_ARRAY(struct candidate, (size_t)g->vocab);
@@ -210,7 +214,7 @@ static neb_status read_prompt(struct neb_generator *g, const char *prompt, size_
 {
     neb__buf_clear(&g->ids);
     memset(g->seen, 0, (size_t)g->vocab);
-    if (g->c.start && g->begin >= 0) NEB_TRY(remember(g, g->begin));
+    if (g->starts && g->begin >= 0) NEB_TRY(remember(g, g->begin));
     NEB_TRY(neb__tok_encode(g->m->tok, prompt, n, &g->ids));
     if (!g->ids.len && g->begin >= 0) NEB_TRY(remember(g, g->begin)); /* it has to begin with something */
     size_t all = g->ids.len / sizeof(int32_t);

@@ -7,7 +7,7 @@
 struct neb_generate_config {
     int64_t max_new, top_k, seed;
     double temperature, top_p, repetition;
-    bool start;
+    char *start; /* auto, yes, no */
 };
 
 extern const struct neb_opt neb__generate_options[];

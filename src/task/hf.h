@@ -1,12 +1,13 @@
 /* hf.h: models from Hugging Face folders and back: config.json, safetensors (one file or several with an
  * index), tokenizer files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2, Llama 2 and 3, Mistral,
- * Qwen 2, 2.5 and 3.
+ * Qwen 2, 2.5 and 3, Marian, M2M100 and NLLB, BART and mBART.
  *
  * Nothing in such a folder is believed: config and index are checked key by key, tensors must have the shapes
  * that follow. */
 #ifndef NEB_TASK_HF_H
 #define NEB_TASK_HF_H
 
+#include "store/safetensors.h"
 #include "task/folder.h"
 
 /* Reads the folder of a Hugging Face model and writes one of ours.
@@ -18,6 +19,13 @@ neb_status neb__hf_import(const char *from, const char *to);
  * refused.
  *   NEB_ERR_UNSUPPORTED names what has no counterpart */
 neb_status neb__hf_export(const char *from, const char *to);
+
+/* Adapters of the peft library (a folder with adapter_config.json and adapter_model.safetensors): LoRA, on any linear layer
+ * of a layer. `base` is a model folder of ours; the model folder `to` gets its weights and LoRA beside them.
+ *   NEB_ERR_UNSUPPORTED names the option, NEB_ERR_NOTFOUND the layer that the base does not have */
+neb_status neb__hf_import_adapter(const char *from, const char *base, const char *to);
+/* The other way: only LoRA of the model folder `from` is written. */
+neb_status neb__hf_export_adapter(const char *from, const char *to);
 
 /* Whether neb__hf_export() takes such a model. */
 bool neb__hf_exports(const struct neb_model_config *m, const struct neb_peft_config *peft);
@@ -32,11 +40,26 @@ enum neb_hf_kind {
     NEB_HF_LLAMA,
     NEB_HF_MISTRAL,
     NEB_HF_QWEN2,
-    NEB_HF_QWEN3
+    NEB_HF_QWEN3,
+    NEB_HF_MARIAN,
+    NEB_HF_M2M100,
+    NEB_HF_BART,
+    NEB_HF_MBART
 };
 
-/* Decoders, whose head is always that of tokens. */
-static inline bool neb__hf_is_decoder(enum neb_hf_kind kind)
+/* Llama and its relatives. */
+static inline bool neb__hf_is_llama(enum neb_hf_kind kind)
+{
+    return kind >= NEB_HF_LLAMA && kind <= NEB_HF_QWEN3;
+}
+
+static inline bool neb__hf_is_seq2seq(enum neb_hf_kind kind)
+{
+    return kind >= NEB_HF_MARIAN;
+}
+
+/* With a decoder, whose head is always that of tokens. */
+static inline bool neb__hf_has_decoder(enum neb_hf_kind kind)
 {
     return kind >= NEB_HF_GPT2;
 }
@@ -45,6 +68,7 @@ struct neb_hf_config {
     enum neb_hf_kind kind;
     int64_t skip; /* rows in front of the position table that stand for padding */
     bool tied;
+    int64_t pad, bos, eos, start; /* encoder-decoders: numbers of tokens; -1: not given */
 };
 
 /* The bytes of a config.json: sizes and options into `model`, which has its defaults.
@@ -59,7 +83,7 @@ neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind
 struct neb_hf_source {
     char name[3][192]; /* tensors, one below the other */
     int parts;
-    bool turned; /* stored (in, out) */
+    bool turned; /* stored (in, out), or a vector as one row */
     bool skips;  /* the rows of padding are not ours */
 };
 
@@ -69,9 +93,54 @@ neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, 
 /* How many of the `rows` of a parameter of ours the i-th of its tensors has. */
 int64_t neb__hf_part_rows(const struct neb_arch *a, const struct neb_hf_source *s, int64_t rows, int i);
 
+/* Values of a config.json. fallback < 0 (whole): the key must be there. */
+struct json_t;
+neb_status neb__hf_whole(const struct json_t *j, const char *key, int64_t fallback, int64_t *out);
+neb_status neb__hf_real(const struct json_t *j, const char *key, double fallback, double *out);
+neb_status neb__hf_activation(const struct json_t *j, const char *key, struct neb_model_config *m);
+const char *neb__hf_activation_name(const struct neb_model_config *m);
+
+/* As which of theirs a model folder of ours goes out. NEB_ERR_UNSUPPORTED names what has no counterpart. */
+neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out);
+
+/* ---- hf_files.c: the tensors of a folder -------------------------------------------------------------------- */
+
+struct neb_hf_files;
+/* model.safetensors, or several with an index. A successful open owes a close.
+ *   NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT … */
+neb_status neb__hf_files_open(const char *folder, struct neb_hf_files **out);
+void neb__hf_files_close(struct neb_hf_files *f); /* NULL is fine */
+/* The tensors that make up a parameter of ours; false: one is missing, and source names them. */
+bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, const char *ours,
+                          struct neb_hf_source *source, const struct neb_st_tensor *t[3]);
+/* The tensor was read and is not needed any more. */
+void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t);
+/* Warns of tensors that nobody read, by their names. */
+void neb__hf_files_name_unread(const struct neb_hf_files *f, const struct neb_hf_config *c);
+
+/* ---- hf_tokenizer.c: tokenizer files in and out --------------------------------------------------------------- */
+
+/* Finds the tokenizer of the folder `from`; sets numbering, case and frame of `out`. path is empty if there is none
+ * that can be read here. */
+neb_status neb__hf_tokenizer_find(const char *from, const struct neb_hf_config *c, struct neb_model_yaml *out,
+                                  char *path, size_t size);
+/* Brings the files to the folder `to`, which neb__folder_begin() has made. */
+neb_status neb__hf_tokenizer_bring(const char *from, const struct neb_hf_config *c,
+                                   struct neb_model_yaml *out, const char *to);
+/* Copies the files that mean nothing here from one model folder of ours to another. */
+neb_status neb__hf_tokenizer_carry(const char *from, const char *to);
+/* Writes those of a model folder of ours for their library. */
+neb_status neb__hf_tokenizer_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
+                                   const struct neb_tok *tok, const char *to);
+
+/* ---- hf_config_seq2seq.c: config.json of Marian, M2M100, BART and mBART ---------------------------------- */
+
+neb_status neb__hf_seq2seq_read(const struct json_t *j, struct neb_hf_config *c, struct neb_model_config *m);
+neb_status neb__hf_seq2seq_write(const struct neb_model_yaml *f, const struct neb_arch *a,
+                                 enum neb_hf_kind kind, const struct neb_tok *tok, struct json_t *j);
+
 /* ---- hf_config_decoder.c: config.json of Llama and its relatives ---------------------------------------- */
 
-struct json_t;
 neb_status neb__hf_decoder_read(const struct json_t *j, enum neb_hf_kind kind, struct neb_model_config *m);
 neb_status neb__hf_decoder_write(const struct neb_model_yaml *f, const struct neb_arch *a,
                                  enum neb_hf_kind kind, struct json_t *j);

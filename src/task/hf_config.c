@@ -14,7 +14,7 @@ static neb_status wrong(const char *key, const char *what)
     return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': %s", key, what);
 }
 
-static neb_status whole(const json_t *j, const char *key, int64_t fallback, int64_t *out)
+neb_status neb__hf_whole(const json_t *j, const char *key, int64_t fallback, int64_t *out)
 {
     const json_t *v = json_object_get(j, key);
     if ((!v || json_is_null(v)) && fallback >= 0) {
@@ -28,7 +28,7 @@ static neb_status whole(const json_t *j, const char *key, int64_t fallback, int6
     return NEB_OK;
 }
 
-static neb_status real(const json_t *j, const char *key, double fallback, double *out)
+neb_status neb__hf_real(const json_t *j, const char *key, double fallback, double *out)
 {
     const json_t *v = json_object_get(j, key);
     if (v && !json_is_number(v)) return wrong(key, "is not a number");
@@ -36,7 +36,7 @@ static neb_status real(const json_t *j, const char *key, double fallback, double
     return NEB_OK;
 }
 
-static neb_status activation(const json_t *j, const char *key, struct neb_model_config *m)
+neb_status neb__hf_activation(const json_t *j, const char *key, struct neb_model_config *m)
 {
     static const char *const names[][2] = {{"gelu", "gelu"},          {"gelu_python", "gelu"},
                                            {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"},
@@ -69,19 +69,19 @@ static neb_status no_surprises(const json_t *j)
 static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb_model_config *m)
 {
     int64_t pad = 0;
-    NEB_TRY(whole(j, "vocab_size", -1, &m->vocab));
-    NEB_TRY(whole(j, "hidden_size", -1, &m->hidden));
-    NEB_TRY(whole(j, "num_hidden_layers", -1, &m->layers));
-    NEB_TRY(whole(j, "num_attention_heads", -1, &m->heads));
-    NEB_TRY(whole(j, "intermediate_size", -1, &m->ffn));
-    NEB_TRY(whole(j, "max_position_embeddings", -1, &m->max_positions));
-    NEB_TRY(whole(j, "type_vocab_size", 2, &m->types));
-    NEB_TRY(whole(j, "pad_token_id", c->kind == NEB_HF_XLMR ? 1 : 0, &pad));
-    NEB_TRY(real(j, "layer_norm_eps", 1e-12, &m->norm_eps));
-    NEB_TRY(real(j, "hidden_dropout_prob", 0.1, &m->dropout));
-    NEB_TRY(real(j, "attention_probs_dropout_prob", 0.1, &m->attention_dropout));
-    NEB_TRY(activation(j, "hidden_act", m));
-    if (c->kind == NEB_HF_ELECTRA) NEB_TRY(whole(j, "embedding_size", m->hidden, &m->embedding));
+    NEB_TRY(neb__hf_whole(j, "vocab_size", -1, &m->vocab));
+    NEB_TRY(neb__hf_whole(j, "hidden_size", -1, &m->hidden));
+    NEB_TRY(neb__hf_whole(j, "num_hidden_layers", -1, &m->layers));
+    NEB_TRY(neb__hf_whole(j, "num_attention_heads", -1, &m->heads));
+    NEB_TRY(neb__hf_whole(j, "intermediate_size", -1, &m->ffn));
+    NEB_TRY(neb__hf_whole(j, "max_position_embeddings", -1, &m->max_positions));
+    NEB_TRY(neb__hf_whole(j, "type_vocab_size", 2, &m->types));
+    NEB_TRY(neb__hf_whole(j, "pad_token_id", c->kind == NEB_HF_XLMR ? 1 : 0, &pad));
+    NEB_TRY(neb__hf_real(j, "layer_norm_eps", 1e-12, &m->norm_eps));
+    NEB_TRY(neb__hf_real(j, "hidden_dropout_prob", 0.1, &m->dropout));
+    NEB_TRY(neb__hf_real(j, "attention_probs_dropout_prob", 0.1, &m->attention_dropout));
+    NEB_TRY(neb__hf_activation(j, "hidden_act", m));
+    if (c->kind == NEB_HF_ELECTRA) NEB_TRY(neb__hf_whole(j, "embedding_size", m->hidden, &m->embedding));
     if (c->kind == NEB_HF_XLMR) {
         c->skip = pad + 1;
         if (m->max_positions <= c->skip) return wrong("max_position_embeddings", "is too small");
@@ -93,17 +93,17 @@ static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb
 
 static neb_status read_gpt2(const json_t *j, struct neb_model_config *m)
 {
-    NEB_TRY(whole(j, "vocab_size", -1, &m->vocab));
-    NEB_TRY(whole(j, "n_embd", -1, &m->hidden));
-    NEB_TRY(whole(j, "n_layer", -1, &m->layers));
-    NEB_TRY(whole(j, "n_head", -1, &m->heads));
-    NEB_TRY(whole(j, "n_inner", 0, &m->ffn));
+    NEB_TRY(neb__hf_whole(j, "vocab_size", -1, &m->vocab));
+    NEB_TRY(neb__hf_whole(j, "n_embd", -1, &m->hidden));
+    NEB_TRY(neb__hf_whole(j, "n_layer", -1, &m->layers));
+    NEB_TRY(neb__hf_whole(j, "n_head", -1, &m->heads));
+    NEB_TRY(neb__hf_whole(j, "n_inner", 0, &m->ffn));
     if (!m->ffn) m->ffn = 4 * m->hidden;
-    NEB_TRY(whole(j, "n_positions", -1, &m->max_positions));
-    NEB_TRY(real(j, "layer_norm_epsilon", 1e-5, &m->norm_eps));
-    NEB_TRY(real(j, "resid_pdrop", 0.1, &m->dropout));
-    NEB_TRY(real(j, "attn_pdrop", 0.1, &m->attention_dropout));
-    NEB_TRY(activation(j, "activation_function", m));
+    NEB_TRY(neb__hf_whole(j, "n_positions", -1, &m->max_positions));
+    NEB_TRY(neb__hf_real(j, "layer_norm_epsilon", 1e-5, &m->norm_eps));
+    NEB_TRY(neb__hf_real(j, "resid_pdrop", 0.1, &m->dropout));
+    NEB_TRY(neb__hf_real(j, "attn_pdrop", 0.1, &m->attention_dropout));
+    NEB_TRY(neb__hf_activation(j, "activation_function", m));
     m->residual_init = true;
     return neb__opts_set(neb__model_options, m, "kind", "decoder");
 }
@@ -115,7 +115,9 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
         enum neb_hf_kind kind;
     } types[] = {{"bert", NEB_HF_BERT},       {"xlm-roberta", NEB_HF_XLMR}, {"roberta", NEB_HF_XLMR},
                  {"electra", NEB_HF_ELECTRA}, {"gpt2", NEB_HF_GPT2},        {"llama", NEB_HF_LLAMA},
-                 {"mistral", NEB_HF_MISTRAL}, {"qwen2", NEB_HF_QWEN2},      {"qwen3", NEB_HF_QWEN3}};
+                 {"mistral", NEB_HF_MISTRAL}, {"qwen2", NEB_HF_QWEN2},      {"qwen3", NEB_HF_QWEN3},
+                 {"marian", NEB_HF_MARIAN},   {"m2m_100", NEB_HF_M2M100},   {"bart", NEB_HF_BART},
+                 {"mbart", NEB_HF_MBART}};
     const size_t n = sizeof types / sizeof *types;
     const char *type = json_string_value(json_object_get(j, "model_type"));
     size_t i = 0;
@@ -124,11 +126,12 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
         return neb__fail(
             NEB_ERR_UNSUPPORTED,
             "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra, gpt2, "
-            "llama, mistral, qwen2 or qwen3",
+            "llama, mistral, qwen2, qwen3, marian, m2m_100, bart or mbart",
             type ? type : "");
     c->kind = types[i].kind;
     c->tied = !json_is_false(json_object_get(j, "tie_word_embeddings"));
-    if (c->kind > NEB_HF_GPT2) {
+    if (neb__hf_is_seq2seq(c->kind)) return neb__hf_seq2seq_read(j, c, m);
+    if (neb__hf_is_llama(c->kind)) {
         c->tied = json_is_true(json_object_get(j, "tie_word_embeddings")); /* their default is untied */
         return neb__hf_decoder_read(j, c->kind, m);
     }
@@ -170,14 +173,18 @@ static const char *class_of(const struct neb_model_yaml *f, enum neb_hf_kind kin
         [NEB_HF_LLAMA] = {"LlamaModel", "LlamaForCausalLM", "", ""},
         [NEB_HF_MISTRAL] = {"MistralModel", "MistralForCausalLM", "", ""},
         [NEB_HF_QWEN2] = {"Qwen2Model", "Qwen2ForCausalLM", "", ""},
-        [NEB_HF_QWEN3] = {"Qwen3Model", "Qwen3ForCausalLM", "", ""}};
+        [NEB_HF_QWEN3] = {"Qwen3Model", "Qwen3ForCausalLM", "", ""},
+        [NEB_HF_MARIAN] = {"MarianModel", "MarianMTModel", "", ""},
+        [NEB_HF_M2M100] = {"M2M100Model", "M2M100ForConditionalGeneration", "", ""},
+        [NEB_HF_BART] = {"BartModel", "BartForConditionalGeneration", "", ""},
+        [NEB_HF_MBART] = {"MBartModel", "MBartForConditionalGeneration", "", ""}};
     static const char *const heads[] = {"none", "tokens", "rtd", "class"};
     for (int i = 0; i < 4; i++)
         if (!strcmp(f->model.head, heads[i])) return names[kind][i];
     return "";
 }
 
-static const char *activation_name(const struct neb_model_config *m)
+const char *neb__hf_activation_name(const struct neb_model_config *m)
 {
     return !strcmp(m->activation, "gelu_tanh") ? "gelu_new" : m->activation;
 }
@@ -201,7 +208,7 @@ static neb_status write_bert(const struct neb_model_yaml *f, enum neb_hf_kind ki
         "max_position_embeddings", (json_int_t)(a->max_positions + (kind == NEB_HF_XLMR ? pad + 1 : 0)),
         "type_vocab_size", (json_int_t)(a->types ? a->types : 1), "layer_norm_eps", m->norm_eps,
         "hidden_dropout_prob", m->dropout, "attention_probs_dropout_prob", m->attention_dropout, "hidden_act",
-        activation_name(m), "initializer_range", m->init_deviation);
+        neb__hf_activation_name(m), "initializer_range", m->init_deviation);
     bool bad = !more || json_object_update(j, more);
     if (kind == NEB_HF_ELECTRA)
         bad |= json_object_set_new(j, "embedding_size", json_integer(a->embedding)) != 0;
@@ -227,7 +234,7 @@ static neb_status write_gpt2(const struct neb_model_yaml *f, const struct neb_ar
         (json_int_t)a->hidden, "n_layer", (json_int_t)a->layers, "n_head", (json_int_t)a->heads, "n_inner",
         (json_int_t)a->ffn, "n_positions", (json_int_t)a->max_positions, "layer_norm_epsilon", m->norm_eps,
         "resid_pdrop", m->dropout, "embd_pdrop", m->dropout, "attn_pdrop", m->attention_dropout,
-        "activation_function", activation_name(m), "initializer_range", m->init_deviation);
+        "activation_function", neb__hf_activation_name(m), "initializer_range", m->init_deviation);
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
     return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
@@ -246,7 +253,9 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
     if (bad) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
-    if (kind > NEB_HF_GPT2)
+    if (neb__hf_is_seq2seq(kind))
+        NEB_TRY(neb__hf_seq2seq_write(f, &a, kind, tok, j));
+    else if (neb__hf_is_llama(kind))
         NEB_TRY(neb__hf_decoder_write(f, &a, kind, j));
     else
         NEB_TRY(kind == NEB_HF_GPT2 ? write_gpt2(f, &a, j) : write_bert(f, kind, &a, j));

@@ -2,8 +2,9 @@
  *
  * An encoder goes out as ELECTRA where its embeddings are narrower or it detects replacements, as XLM-R where
  * its tokens are numbered so, else as BERT: the three compute the same and differ in names. A decoder with
- * rotary positions goes out as Qwen 3 (norms of queries and keys), Qwen 2 (biases there) or Llama. A model with
- * something that those lack (adapters, another kind of position or norm) is refused. */
+ * rotary positions goes out as Qwen 3 (norms of queries and keys), Qwen 2 (biases there) or Llama. An
+ * encoder-decoder's positions decide: computed ones are Marian's or M2M100's, learned ones BART's (norms behind a
+ * sublayer) or mBART's. A model with something that those lack (adapters, another kind of position or norm) is refused. */
 #include "task/hf.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -11,9 +12,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-
-enum { MAX_COPY = 256 << 20 };
 
 struct export
 {
@@ -55,8 +53,19 @@ static bool like_llama(const struct neb_arch *a)
 static const char *misfit(const struct neb_model_config *m, const struct neb_arch *a,
                           const struct neb_peft *p, const char *method, const char **value)
 {
-    const struct wrong all[] = {{p->adapter || p->prefix, "peft.method", method},
-                                {a->kind == NEB_ENCODER_DECODER, "kind", m->kind}};
+    const struct wrong all[] = {{p->adapter || p->prefix, "peft.method", method}};
+    const bool marian = a->positions == NEB_POSITIONS_SINUSOIDAL,
+               m2m100 = a->positions == NEB_POSITIONS_FAIRSEQ;
+    const struct wrong seq2seq[] = {
+        {a->positions == NEB_POSITIONS_ROPE || a->positions == NEB_POSITIONS_NONE, "positions", m->positions},
+        {a->norm != NEB_NORM_LAYER || !a->bias || a->qk_norm, "norm", "rms, no bias, or qk_norm"},
+        {a->swiglu || a->kv_heads != a->heads || a->head_dim * a->heads != a->hidden,
+         "activation or kv_heads", m->activation},
+        {(marian && a->pre_norm) || (m2m100 && !a->pre_norm), "norm_place", m->norm_place},
+        {a->embedding_norm == (marian || m2m100), "embedding_norm", a->embedding_norm ? "yes" : "no"},
+        {m2m100 && a->head_bias, "head_bias", "yes"},
+        {m->norm_eps > 1.001e-5 || m->norm_eps < 0.999e-5, "norm_eps", "another than 1e-5"},
+    };
     const struct wrong llama[] = {
         {a->norm != NEB_NORM_RMS, "norm", m->norm},
         {a->bias, "bias", "yes"},
@@ -78,6 +87,7 @@ static const char *misfit(const struct neb_model_config *m, const struct neb_arc
     };
     const char *option = first_wrong(all, sizeof all / sizeof *all, value);
     if (option) return option;
+    if (a->kind == NEB_ENCODER_DECODER) return first_wrong(seq2seq, sizeof seq2seq / sizeof *seq2seq, value);
     return like_llama(a) ? first_wrong(llama, sizeof llama / sizeof *llama, value)
                          : first_wrong(others, sizeof others / sizeof *others, value);
 }
@@ -91,28 +101,38 @@ bool neb__hf_exports(const struct neb_model_config *m, const struct neb_peft_con
            !misfit(m, &a, &p, peft->method, &value);
 }
 
-static neb_status choose_kind(struct export *e)
+neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out)
 {
-    const struct neb_model_config *m = &e->folder.model;
+    const struct neb_model_config *m = &f->model;
     struct neb_arch a;
     struct neb_peft p;
     NEB_TRY(neb__model_config_check(m, &a));
-    NEB_TRY(neb__peft_config_check(&e->folder.peft, &p));
-    const char *value, *option = misfit(m, &a, &p, e->folder.peft.method, &value);
+    NEB_TRY(neb__peft_config_check(&f->peft, &p));
+    const char *value, *option = misfit(m, &a, &p, f->peft.method, &value);
     if (option)
-        return neb__fail(
-            NEB_ERR_UNSUPPORTED,
-            "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA, GPT-2, Llama and Qwen, so it "
-            "cannot be exported; %s itself can be used with nebula-i",
-            option, value, e->folder.path);
-    e->kind = NEB_HF_BERT;
-    if (!strcmp(e->folder.numbering, "xlm-r")) e->kind = NEB_HF_XLMR;
-    if (a.embedding != a.hidden || a.head == NEB_HEAD_RTD) e->kind = NEB_HF_ELECTRA;
-    if (a.kind == NEB_DECODER) e->kind = NEB_HF_GPT2;
-    if (like_llama(&a)) e->kind = NEB_HF_LLAMA;
-    if (like_llama(&a) && a.qkv_bias) e->kind = NEB_HF_QWEN2;
-    if (like_llama(&a) && a.qk_norm) e->kind = NEB_HF_QWEN3;
-    e->pad = e->kind == NEB_HF_XLMR ? 2 : 0;
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA, GPT-2, Llama, "
+                         "Qwen, Marian, M2M100, BART "
+                         "and mBART, so it cannot be exported; %s itself can be used with nebula-i",
+                         option, value, f->path);
+    enum neb_hf_kind kind = NEB_HF_BERT;
+    if (!strcmp(f->numbering, "xlm-r")) kind = NEB_HF_XLMR;
+    if (a.embedding != a.hidden || a.head == NEB_HEAD_RTD) kind = NEB_HF_ELECTRA;
+    if (a.kind == NEB_DECODER) kind = NEB_HF_GPT2;
+    if (like_llama(&a)) kind = NEB_HF_LLAMA;
+    if (like_llama(&a) && a.qkv_bias) kind = NEB_HF_QWEN2;
+    if (like_llama(&a) && a.qk_norm) kind = NEB_HF_QWEN3;
+    if (a.kind == NEB_ENCODER_DECODER) kind = a.pre_norm ? NEB_HF_MBART : NEB_HF_BART;
+    if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_SINUSOIDAL) kind = NEB_HF_MARIAN;
+    if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_FAIRSEQ) kind = NEB_HF_M2M100;
+    *out = kind;
+    return NEB_OK;
+}
+
+static neb_status choose_kind(struct export *e)
+{
+    NEB_TRY(neb__hf_kind_of(&e->folder, &e->kind));
+    e->pad = e->kind == NEB_HF_XLMR || e->kind == NEB_HF_BART || e->kind == NEB_HF_MBART ? 2 : 0;
     return NEB_OK;
 }
 
@@ -155,6 +175,7 @@ static neb_status put(struct export *e, const neb_param *p, const float *from)
     int64_t shape[4] = {0};
     int rank = neb_param_shape(p, shape);
     int64_t cols = rank > 1 ? shape[1] : 1;
+    if (strstr(neb_param_name(p), ".embed.sinusoid.weight")) return NEB_OK; /* they compute it, too */
     if (neb__hf_source(e->kind, neb_param_name(p), e->model->arch.head != NEB_HEAD_NONE, &source) != NEB_OK)
         return neb__fail(NEB_ERR_UNSUPPORTED, "the parameter '%s' has no counterpart in a Hugging Face model",
                          neb_param_name(p));
@@ -162,7 +183,7 @@ static neb_status put(struct export *e, const neb_param *p, const float *from)
     for (int i = 0; i < source.parts; i++, from += rows * cols) {
         float *to;
         rows = neb__hf_part_rows(&e->model->arch, &source, shape[0], i);
-        NEB_TRY(source.turned ? add(e, source.name[i], cols, rows, rank, &to)
+        NEB_TRY(source.turned ? add(e, source.name[i], cols, rows, 2, &to)
                               : add(e, source.name[i], rows + skip, cols, rank, &to));
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < cols; c++)
@@ -183,18 +204,22 @@ static neb_status put_all(struct export *e)
     neb__free(values);
     /* Encoders there always have segments; a model that knows none adds zeros. */
     struct neb_hf_source source;
-    if (status == NEB_OK && !neb__hf_is_decoder(e->kind) && !e->model->arch.types) {
+    if (status == NEB_OK && !neb__hf_has_decoder(e->kind) && !e->model->arch.types) {
         status = neb__hf_source(e->kind, "encoder.embed.type.weight", e->model->arch.head != NEB_HEAD_NONE,
                                 &source);
         if (status == NEB_OK) status = add(e, source.name[0], 1, e->model->arch.embedding, 2, &unused);
     }
+    /* BART and Marian always have a bias of the output */
+    if (status == NEB_OK && e->kind != NEB_HF_M2M100 && neb__hf_is_seq2seq(e->kind) &&
+        !e->model->arch.head_bias)
+        status = add(e, "final_logits_bias", 1, e->model->arch.vocab, 2, &unused);
     return status;
 }
 
 static neb_status write_tensors(struct export *e)
 {
     char path[NEB_MODEL_PATH + 64];
-    e->room = 3 * neb_params_count(e->params) + 1;
+    e->room = 3 * neb_params_count(e->params) + 2;
     e->list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)e->room);
     e->values = NEB_NEW_ARRAY(float *, (size_t)e->room);
     e->names = neb__calloc((size_t)e->room, sizeof *e->names);
@@ -205,82 +230,6 @@ static neb_status write_tensors(struct export *e)
 }
 
 /* ---- files --------------------------------------------------------------------------------------------- */
-
-static neb_status copy(const char *from, const char *name, const char *to, const char *as, bool *there)
-{
-    char path[NEB_MODEL_PATH + 300];
-    struct stat st;
-    struct neb_buf bytes;
-    snprintf(path, sizeof path, "%s/%s", from, name);
-    *there = !stat(path, &st);
-    if (!*there) return NEB_OK;
-    neb__buf_init(&bytes, MAX_COPY);
-    neb_status status = neb__file_read(path, &bytes);
-    snprintf(path, sizeof path, "%s/%s", to, as);
-    if (status == NEB_OK) status = neb__file_replace(path, bytes.data, bytes.len, 0644);
-    neb__buf_free(&bytes);
-    return status;
-}
-
-static const char *piece(const struct export *e, enum neb_special which)
-{
-    int32_t id = neb__tok_special(e->tok, which);
-    const char *p = id < 0 ? NULL : neb__tok_piece(e->tok, id);
-    return p ? p : "<unk>";
-}
-
-/* tokenizer_config.json tells AutoTokenizer how to read the file. It is written where no import has brought
- * one. */
-static neb_status describe_tokenizer(const struct export *e, bool wordpiece)
-{
-    char path[NEB_MODEL_PATH + 64], text[1024];
-    const char *class = "XLMRobertaTokenizer";
-    if (strcmp(e->folder.numbering, "xlm-r")) class = "BertGenerationTokenizer";
-    if (wordpiece) class = "BertTokenizer";
-    snprintf(text, sizeof text,
-             "{\n  \"tokenizer_class\": \"%s\",\n  \"do_lower_case\": %s,\n  \"pad_token\": \"%s\",\n"
-             "  \"unk_token\": \"%s\",\n  \"bos_token\": \"%s\",\n  \"eos_token\": \"%s\",\n  \"cls_token\": "
-             "\"%s\",\n"
-             "  \"sep_token\": \"%s\",\n  \"mask_token\": \"%s\"\n}\n",
-             class, wordpiece && !e->folder.cased ? "true" : "false", piece(e, NEB_TOK_PAD),
-             piece(e, NEB_TOK_UNK), piece(e, NEB_TOK_BOS), piece(e, NEB_TOK_EOS), piece(e, NEB_TOK_BOS),
-             piece(e, NEB_TOK_EOS), piece(e, NEB_TOK_MASK));
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", e->to);
-    return neb__file_replace(path, text, strlen(text), 0644);
-}
-
-static neb_status describe_bpe(const struct export *e)
-{
-    static const char *const names[NEB_TOK_SPECIALS] = {"pad_token", "unk_token", "bos_token", "eos_token",
-                                                        "mask_token"};
-    char path[NEB_MODEL_PATH + 64], text[512];
-    size_t n = (size_t)snprintf(text, sizeof text, "{\n  \"tokenizer_class\": \"%s\"",
-                                e->kind == NEB_HF_GPT2 ? "GPT2Tokenizer" : "RobertaTokenizer");
-    for (int i = 0; i < NEB_TOK_SPECIALS; i++)
-        if (neb__tok_special(e->tok, (enum neb_special)i) >= 0)
-            n += (size_t)snprintf(text + n, sizeof text - n, ",\n  \"%s\": \"%s\"", names[i],
-                                  piece(e, (enum neb_special)i));
-    n += (size_t)snprintf(text + n, sizeof text - n, "\n}\n");
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", e->to);
-    return neb__file_replace(path, text, n, 0644);
-}
-
-static neb_status write_tokenizer(const struct export *e)
-{
-    static const char *const carried[] = {"tokenizer.json", "special_tokens_map.json", "vocab.json",
-                                          "merges.txt", "tokenizer_config.json"};
-    bool there = false;
-    for (int i = 0; i < 5; i++) NEB_TRY(copy(e->folder.path, carried[i], e->to, carried[i], &there));
-    if (!e->tok) return NEB_OK;
-    if (!strcmp(e->folder.tokenizer, "tokenizer.json")) return NEB_OK; /* both files were copied */
-    if (!strcmp(e->folder.tokenizer, "vocab.json")) return there ? NEB_OK : describe_bpe(e);
-    bool wordpiece = !strcmp(e->folder.tokenizer, "vocab.txt"), copied;
-    const char *as = "sentencepiece.bpe.model";
-    if (strcmp(e->folder.numbering, "xlm-r")) as = "spiece.model";
-    if (wordpiece) as = "vocab.txt";
-    NEB_TRY(copy(e->folder.path, e->folder.tokenizer, e->to, as, &copied));
-    return there ? NEB_OK : describe_tokenizer(e, wordpiece);
-}
 
 static neb_status write_config(const struct export *e)
 {
@@ -300,7 +249,7 @@ static neb_status export(struct export *e)
     NEB_TRY(load(e));
     NEB_TRY(neb__file_make_dir(e->to, 0755));
     NEB_TRY(write_tensors(e));
-    NEB_TRY(write_tokenizer(e));
+    NEB_TRY(neb__hf_tokenizer_write(&e->folder, e->kind, e->tok, e->to));
     return write_config(e);
 }
 

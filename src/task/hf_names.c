@@ -2,7 +2,7 @@
  *
  * A rule pairs the stems of names (without .weight and .bias). In both # is a layer's number; in theirs ~
  * stands for the prefix that a model with a head gives its body, and {a,b,c} for several tensors that are one
- * of ours. Flags: t, stored turned over; s, rows of padding in front. */
+ * of ours. Flags: t, stored turned over; r, a vector stored as one row; s, rows of padding in front. */
 #include "task/hf.h"
 
 #include <stdio.h>
@@ -78,13 +78,42 @@ static const struct rule llama[] = {
     {"head.weight", "lm_head.weight", ""},
     {NULL, NULL, NULL}};
 
+/* One stack of an encoder-decoder. */
+#define SEQ2SEQ_STACK(S)                                                                       \
+    {S ".embed.position", "~" S ".embed_positions", "s"},                                      \
+        {S ".embed.norm", "~" S ".layernorm_embedding", ""},                                   \
+        {S ".layers.#.attention.qkv", "~" S ".layers.#.self_attn.{q_proj,k_proj,v_proj}", ""}, \
+        {S ".layers.#.attention.out", "~" S ".layers.#.self_attn.out_proj", ""},               \
+        {S ".layers.#.attention.norm", "~" S ".layers.#.self_attn_layer_norm", ""},            \
+        {S ".layers.#.ffn.in", "~" S ".layers.#.fc1", ""},                                     \
+        {S ".layers.#.ffn.out", "~" S ".layers.#.fc2", ""},                                    \
+        {S ".layers.#.ffn.norm", "~" S ".layers.#.final_layer_norm", ""},                      \
+    {                                                                                          \
+        S ".norm", "~" S ".layer_norm", ""                                                     \
+    }
+
+static const struct rule seq2seq[] = {
+    {"embed.token", "~shared", ""},
+    SEQ2SEQ_STACK("encoder"),
+    SEQ2SEQ_STACK("decoder"),
+    {"decoder.layers.#.cross.q", "~decoder.layers.#.encoder_attn.q_proj", ""},
+    {"decoder.layers.#.cross.kv", "~decoder.layers.#.encoder_attn.{k_proj,v_proj}", ""},
+    {"decoder.layers.#.cross.out", "~decoder.layers.#.encoder_attn.out_proj", ""},
+    {"decoder.layers.#.cross.norm", "~decoder.layers.#.encoder_attn_layer_norm", ""},
+    {"head.bias", "final_logits_bias", "r"},
+    {"head.weight", "lm_head.weight", ""},
+    {NULL, NULL, NULL}};
+
 static const struct rule *const rules[] = {
-    [NEB_HF_BERT] = bert,   [NEB_HF_XLMR] = xlmr,     [NEB_HF_ELECTRA] = electra, [NEB_HF_GPT2] = gpt2,
-    [NEB_HF_LLAMA] = llama, [NEB_HF_MISTRAL] = llama, [NEB_HF_QWEN2] = llama,     [NEB_HF_QWEN3] = llama};
+    [NEB_HF_BERT] = bert,      [NEB_HF_XLMR] = xlmr,    [NEB_HF_ELECTRA] = electra,
+    [NEB_HF_GPT2] = gpt2,      [NEB_HF_LLAMA] = llama,  [NEB_HF_MISTRAL] = llama,
+    [NEB_HF_QWEN2] = llama,    [NEB_HF_QWEN3] = llama,  [NEB_HF_MARIAN] = seq2seq,
+    [NEB_HF_M2M100] = seq2seq, [NEB_HF_BART] = seq2seq, [NEB_HF_MBART] = seq2seq};
 static const char *const prefixes[] = {
     [NEB_HF_BERT] = "bert.",        [NEB_HF_XLMR] = "roberta.", [NEB_HF_ELECTRA] = "electra.",
     [NEB_HF_GPT2] = "transformer.", [NEB_HF_LLAMA] = "model.",  [NEB_HF_MISTRAL] = "model.",
-    [NEB_HF_QWEN2] = "model.",      [NEB_HF_QWEN3] = "model."};
+    [NEB_HF_QWEN2] = "model.",      [NEB_HF_QWEN3] = "model.",  [NEB_HF_MARIAN] = "model.",
+    [NEB_HF_M2M100] = "model.",     [NEB_HF_BART] = "model.",   [NEB_HF_MBART] = "model."};
 
 /* Whether the name is the stem with some number for #; the number, or -1. */
 static bool matches(const char *stem, const char *name, size_t n, long *number)
@@ -143,7 +172,8 @@ neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, 
         bool whole = matches(r->ours, ours, all, &number);
         if (!whole && !matches(r->ours, ours, stem, &number)) continue;
         *out = (struct neb_hf_source){.parts = count_parts(r->theirs),
-                                      .turned = strchr(r->flags, 't') && !strcmp(dot, ".weight"),
+                                      .turned = strchr(r->flags, 'r') ||
+                                                (strchr(r->flags, 't') && !strcmp(dot, ".weight")),
                                       .skips = strchr(r->flags, 's') != NULL};
         for (int i = 0; i < out->parts; i++)
             spell(r->theirs, prefix ? prefixes[kind] : "", number, i, whole ? "" : dot, out->name[i]);

@@ -85,7 +85,7 @@ static neb_status grow(struct neb_line_batches *p)
 /* How many tokens of each text stay; the longer one gives way. */
 static void shorten(struct neb_line_batches *p, int32_t *a, int32_t *b, bool pair)
 {
-    int32_t room = p->c.max_len - (p->c.lead >= 0) - 1 - pair;
+    int32_t room = p->c.max_len - (p->c.lead >= 0) - (p->c.tail > 0) - 1 - pair;
     if (*a + *b > room) p->cut++;
     while (*a + *b > room) {
         int32_t over = *a + *b - room, *longer = *a >= *b ? a : b, *shorter = *a >= *b ? b : a;
@@ -107,6 +107,7 @@ neb_status neb__line_batches_add(struct neb_line_batches *p, const char *text, c
     neb_status status = p->c.lead >= 0 ? neb__buf_append(&p->tokens, &p->c.lead, each) : NEB_OK;
     if (status == NEB_OK) status = neb__buf_append(&p->tokens, p->text.data, (size_t)a * each);
     if (status == NEB_OK) status = neb__buf_append(&p->tokens, &p->eos, each);
+    if (status == NEB_OK && p->c.tail > 0) status = neb__buf_append(&p->tokens, &p->c.tail, each);
     int32_t at = (int32_t)((p->tokens.len - before) / each);
     if (status == NEB_OK && second) status = neb__buf_append(&p->tokens, p->other.data, (size_t)b * each);
     if (status == NEB_OK && second) status = neb__buf_append(&p->tokens, &p->eos, each);

@@ -15,6 +15,7 @@
 struct neb_line_batches_config {
     const struct neb_tok *tok;
     int32_t lead;    /* token in front, or -1: none */
+    int32_t tail;    /* token behind the first </s>; 0 or -1: none */
     int32_t max_len; /* of a sequence, special tokens included; longer ones are cut */
     int32_t rows;    /* of a batch; at least max_len */
     int32_t seqs;    /* sequences of a batch */
@@ -26,7 +27,7 @@ struct neb_line_batches;
 neb_status neb__line_batches_create(const struct neb_line_batches_config *c, struct neb_line_batches **out);
 void neb__line_batches_destroy(struct neb_line_batches *p); /* NULL is fine */
 
-/* [lead] text </s> [second </s>]. If two texts are too long together, the longer one is cut. NEB_ERR_NOMEM */
+/* [lead] text </s> [tail] [second </s>]. If two texts are too long together, the longer one is cut. NEB_ERR_NOMEM */
 neb_status neb__line_batches_add(struct neb_line_batches *p, const char *text, const char *second,
                                  int number);
 void neb__line_batches_clear(struct neb_line_batches *p);

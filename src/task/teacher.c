@@ -155,7 +155,7 @@ static neb_status fits(const struct teacher *c, const struct neb_teacher_config 
             "the teacher in %s has another tokenizer than the student; set tokenizer.file to the "
             "teacher's",
             cfg->folder);
-    if ((a->positions == NEB_POSITIONS_LEARNED || a->positions == NEB_POSITIONS_SINUSOIDAL) &&
+    if ((a->positions == NEB_POSITIONS_LEARNED || neb__positions_computed(a->positions)) &&
         a->max_positions < cfg->max_len)
         return neb__fail(NEB_ERR_CONFIG,
                          "the teacher in %s knows %" PRId64 " positions; train.max_len is %" PRId64,

@@ -21,6 +21,12 @@ const struct neb_opt neb__translate_options[] = {
     OPT(batch, NEB_OPT_INT, "32", "sentences", "translated together"),
     OPT(max_len, NEB_OPT_INT, "256", "tokens", "longest translation; never more than the model's positions"),
     OPT(to, NEB_OPT_TEXT, "", NULL, "target language, for a model of several"),
+    OPT(from, NEB_OPT_TEXT, "", NULL,
+        "source language, for a model that wants to know it (M2M100, NLLB, mBART)"),
+    OPT(scores, NEB_OPT_BOOL, "no", NULL,
+        "beams 1: a line a token instead of text, its number and its log-probability; an empty line behind "
+        "each "
+        "sentence"),
     NEB_OPT_END,
 };
 
@@ -29,13 +35,16 @@ struct turn {
     struct neb_decoding *decoding;
     struct neb_searching *search; /* NULL: none */
     int32_t *out, *lengths, width;
+    float *logp; /* NULL: not asked for */
     int *numbers, n;
 };
 
 struct neb_translator {
     const struct neb_ready *m;
     struct neb_translate_config c; /* its text is not ours */
-    int32_t tag, bos, eos, max_len, rows;
+    struct neb_frame_tokens frame;
+    bool bans_start;
+    int32_t prompt_len, eos, max_len, rows;
     struct neb_line_batches *pack;
     int32_t *prompt, *prompt_starts, *most; /* of a batch */
     struct turn turn[TURNS];
@@ -43,6 +52,16 @@ struct neb_translator {
 };
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
+
+static neb_status find_frame(struct neb_translator *t)
+{
+    const struct neb_frame *frame;
+    NEB_TRY(neb__folder_frame(&t->m->folder, &frame));
+    NEB_TRY(neb__frame_find(frame, t->m->tok, t->c.from, t->c.to, &t->frame));
+    t->bans_start = neb__frame_bans_start(frame);
+    t->prompt_len = 1 + (t->frame.first >= 0);
+    return NEB_OK;
+}
 
 static neb_status check(struct neb_translator *t)
 {
@@ -54,18 +73,11 @@ static neb_status check(struct neb_translator *t)
         return neb__fail(NEB_ERR_CONFIG, "beams must be from 1 to 256, batch from 1 to 4096");
     if (!(t->c.length_penalty >= 0 && t->c.length_penalty <= 10))
         return neb__fail(NEB_ERR_CONFIG, "length_penalty must be from 0 to 10");
-    t->bos = neb__tok_special(m->tok, NEB_TOK_BOS);
+    if (t->c.scores && t->c.beams != 1)
+        return neb__fail(NEB_ERR_CONFIG, "scores of single tokens need --beams 1");
     t->eos = neb__tok_special(m->tok, NEB_TOK_EOS);
-    t->tag = -1;
-    if (t->bos < 0 || t->eos < 0)
-        return neb__fail(NEB_ERR_CONFIG, "the tokenizer in %s has no start or end token", m->folder.path);
-    if (!m->folder.tagged) return NEB_OK;
-    t->tag = t->c.to ? neb__tok_lang(m->tok, t->c.to) : -1;
-    if (t->tag < 0)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "this model translates into several languages: say which with --to%s%s",
-                         t->c.to ? "; it does not know " : "", t->c.to ? t->c.to : "");
-    return NEB_OK;
+    if (t->eos < 0) return neb__fail(NEB_ERR_CONFIG, "the tokenizer in %s has no end token", m->folder.path);
+    return find_frame(t);
 }
 
 static neb_status make_decoding(struct neb_translator *t, struct turn *u)
@@ -74,7 +86,7 @@ static neb_status make_decoding(struct neb_translator *t, struct turn *u)
     u->decoding = NULL;
     int32_t seqs = (int32_t)(t->c.batch * t->c.beams);
     struct neb_decode_limits l = {
-        .seqs = seqs, .max_len = t->max_len, .prompt_rows = seqs, .source_rows = t->rows};
+        .seqs = seqs, .max_len = t->max_len, .prompt_rows = t->prompt_len * seqs, .source_rows = t->rows};
     return neb__decoding_create(t->m->device, t->m->model, &l, &u->decoding);
 }
 
@@ -84,7 +96,8 @@ static neb_status make_turn(struct neb_translator *t, struct turn *u)
     u->out = NEB_NEW_ARRAY(int32_t, batch * (size_t)t->max_len);
     u->lengths = NEB_NEW_ARRAY(int32_t, batch);
     u->numbers = NEB_NEW_ARRAY(int, batch);
-    if (!u->out || !u->lengths || !u->numbers)
+    if (t->c.scores) u->logp = NEB_NEW_ARRAY(float, batch *(size_t)t->max_len);
+    if (!u->out || !u->lengths || !u->numbers || (t->c.scores && !u->logp))
         return neb__fail(NEB_ERR_NOMEM, "out of memory for translating %zu sentences at once", batch);
     return make_decoding(t, u);
 }
@@ -95,15 +108,20 @@ static neb_status make_room(struct neb_translator *t)
     size_t batch = (size_t)t->c.batch;
     t->max_len = (int32_t)(t->c.max_len > 0 && t->c.max_len < positions ? t->c.max_len : positions);
     t->rows = (int32_t)(positions > 64 * t->c.batch ? positions : 64 * t->c.batch);
-    t->prompt = NEB_NEW_ARRAY(int32_t, batch);
+    t->prompt = NEB_NEW_ARRAY(int32_t, 2 * batch);
     t->prompt_starts = NEB_NEW_ARRAY(int32_t, batch + 1);
     t->most = NEB_NEW_ARRAY(int32_t, batch);
     if (!t->prompt || !t->prompt_starts || !t->most)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for translating %zu sentences at once", batch);
-    for (size_t i = 0; i <= batch; i++) t->prompt_starts[i] = (int32_t)i;
-    for (size_t i = 0; i < batch; i++) t->prompt[i] = t->bos;
+    for (size_t i = 0; i <= batch; i++) t->prompt_starts[i] = t->prompt_len * (int32_t)i;
+    for (size_t i = 0; i < batch; i++) {
+        int32_t *p = t->prompt + t->prompt_starts[i];
+        p[0] = t->frame.start;
+        if (t->prompt_len > 1) p[1] = t->frame.first;
+    }
     struct neb_line_batches_config c = {.tok = t->m->tok,
-                                        .lead = t->tag,
+                                        .lead = t->frame.lead,
+                                        .tail = t->frame.tail,
                                         .max_len = (int32_t)positions,
                                         .rows = t->rows,
                                         .seqs = (int32_t)t->c.batch};
@@ -142,6 +160,7 @@ void neb__translator_close(struct neb_translator *t)
         neb__free(u->out);
         neb__free(u->lengths);
         neb__free(u->numbers);
+        neb__free(u->logp);
     }
     neb__line_batches_destroy(t->pack);
     neb__free(t->prompt);
@@ -152,11 +171,20 @@ void neb__translator_close(struct neb_translator *t)
 
 /* ---- a batch ------------------------------------------------------------------------------------------- */
 
-static neb_status text_of(const struct neb_translator *t, const int32_t *ids, int32_t n, char **out)
+static neb_status list_tokens(const int32_t *ids, const float *logp, int32_t n, struct neb_buf *out)
+{
+    for (int32_t i = 0; i < n; i++) NEB_TRY(neb__buf_printf(out, "%d %.7g\n", (int)ids[i], (double)logp[i]));
+    return NEB_OK;
+}
+
+/* logp: the tokens are listed with these. */
+static neb_status text_of(const struct neb_translator *t, const int32_t *ids, const float *logp, int32_t n,
+                          char **out)
 {
     struct neb_buf text;
     neb__buf_init(&text, 16u << 20);
-    neb_status status = neb__tok_decode(t->m->tok, ids, (size_t)n, &text);
+    neb_status status =
+        logp ? list_tokens(ids, logp, n, &text) : neb__tok_decode(t->m->tok, ids, (size_t)n, &text);
     if (status == NEB_OK) status = neb__buf_append(&text, "", 1);
     if (status != NEB_OK) {
         neb__buf_free(&text);
@@ -169,7 +197,7 @@ static neb_status text_of(const struct neb_translator *t, const int32_t *ids, in
 /* A sentence of n tokens becomes one of 2 n + 16 at most: a search that finds no end ends, too. */
 static int32_t longest(const struct neb_translator *t, int32_t n)
 {
-    const int32_t most = 2 * n + 16, room = t->max_len - 1;
+    const int32_t most = 2 * n + 16, room = t->max_len - t->prompt_len;
     return most < room ? most : room;
 }
 
@@ -187,6 +215,9 @@ static neb_status begin_batch(struct neb_translator *t, struct turn *u)
                              .most = t->most,
                              .eos = t->eos,
                              .beams = (int32_t)t->c.beams,
+                             .bans = t->bans_start,
+                             .never = t->frame.start,
+                             .logp = u->logp,
                              .length_penalty = (float)t->c.length_penalty};
     u->width = how.max_new;
     return neb__search_begin(u->decoding, &how, &side, u->n, t->prompt, t->prompt_starts, u->out, u->lengths,
@@ -201,7 +232,8 @@ static neb_status step_batch(struct neb_translator *t, struct turn *u, char **ou
     neb__search_end(u->search);
     u->search = NULL;
     for (int i = 0; i < u->n; i++)
-        NEB_TRY(text_of(t, u->out + (int64_t)i * u->width, u->lengths[i], &out[u->numbers[i]]));
+        NEB_TRY(text_of(t, u->out + (int64_t)i * u->width, u->logp ? u->logp + (int64_t)i * u->width : NULL,
+                        u->lengths[i], &out[u->numbers[i]]));
     return NEB_OK;
 }
 

@@ -7,7 +7,8 @@
 struct neb_translate_config {
     int64_t beams, batch, max_len;
     double length_penalty;
-    char *to;
+    char *from, *to;
+    bool scores;
 };
 
 extern const struct neb_opt neb__translate_options[];

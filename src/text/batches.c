@@ -75,8 +75,9 @@ static double target_ratio(const struct neb_batches *s)
     for (int i = 0; i < s->cfg.sources; i++) {
         const struct neb_source *src = &s->source[i];
         double n = (double)neb__set_count(src->set), share = s->mix ? neb__mix_share(s->mix, i) : n;
-        double in = (double)neb__set_tokens(src->set, src->flip) / n + 1 + (src->tag >= 0);
-        double out = (double)neb__set_tokens(src->set, !src->flip) / n + 1;
+        double in = (double)neb__set_tokens(src->set, src->flip) / n + 1 + (src->frame.lead >= 0) +
+                    (src->frame.tail >= 0);
+        double out = (double)neb__set_tokens(src->set, !src->flip) / n + 1 + (src->frame.first >= 0);
         a += share * in;
         b += share * out;
     }
@@ -110,9 +111,14 @@ static neb_status make_fingerprint(struct neb_batches *s)
         const struct neb_source *src = &s->source[i];
         char hex[2 * NEB_HASH_SIZE + 1];
         neb__hash_hex(&neb__set_info(src->set)->tokenizer, hex);
-        status = neb__buf_printf(&b, "%" PRId64 " %" PRId64 " %" PRId64 " %.17g %d %d %s\n",
-                                 neb__set_count(src->set), neb__set_tokens(src->set, 0),
-                                 neb__set_tokens(src->set, 1), src->weight, src->flip, (int)src->tag, hex);
+        status =
+            neb__buf_printf(&b, "%" PRId64 " %" PRId64 " %" PRId64 " %.17g %d %d %s\n",
+                            neb__set_count(src->set), neb__set_tokens(src->set, 0),
+                            neb__set_tokens(src->set, 1), src->weight, src->flip, (int)src->frame.lead, hex);
+        /* frames without these have the fingerprint they always had */
+        if (status == NEB_OK && (src->frame.tail >= 0 || src->frame.start >= 0 || src->frame.first >= 0))
+            status = neb__buf_printf(&b, "%d %d %d\n", (int)src->frame.tail, (int)src->frame.start,
+                                     (int)src->frame.first);
     }
     if (status == NEB_OK) status = neb__hash(b.data, b.len, &s->fingerprint);
     neb__buf_free(&b);
@@ -232,8 +238,8 @@ static bool measure(const struct neb_batches *s, const struct neb_pick *p, struc
     out->rows[1] = 0;
     switch (s->cfg.kind) {
     case NEB_BATCH_PAIR:
-        out->rows[0] = a + 1 + (src->tag >= 0);
-        out->rows[1] = b + 1;
+        out->rows[0] = a + 1 + (src->frame.lead >= 0) + (src->frame.tail >= 0);
+        out->rows[1] = b + 1 + (src->frame.first >= 0);
         return out->rows[0] <= limit && out->rows[1] <= limit;
     case NEB_BATCH_CAUSAL: out->rows[0] = a < limit - 1 ? a + 1 : limit; return true;
     case NEB_BATCH_MLM: break;

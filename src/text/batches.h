@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "text/batch.h"
+#include "text/frame.h"
 #include "text/shard.h"
 #include "text/tokenizer.h"
 
@@ -22,11 +23,11 @@ struct neb_vocab {
 void neb__vocab_of(const struct neb_tok *tok, struct neb_vocab *out);
 
 struct neb_source {
-    const struct neb_set *set; /* not owned */
-    double weight;             /* 0: 1 */
-    int flip;                  /* a pair's sides are exchanged: de-en from an en-de set */
-    int lang[2];               /* index of each side's language, for neb_batch_side.lang */
-    int32_t tag;               /* PAIR: token in front of the source (<2de>), or -1 */
+    const struct neb_set *set;     /* not owned */
+    double weight;                 /* 0: 1 */
+    int flip;                      /* a pair's sides are exchanged: de-en from an en-de set */
+    int lang[2];                   /* index of each side's language, for neb_batch_side.lang */
+    struct neb_frame_tokens frame; /* PAIR: special tokens around the texts; NEB_NO_FRAME: a </s>, <s> b */
 };
 
 struct neb_batches_cfg {

@@ -2,7 +2,7 @@
  *
  *   MLM      <s> a </s>                 pair (TLM): <s> a </s> b </s>, positions and `type` start anew at b
  *   CAUSAL   <s> a        predicts      a </s>
- *   PAIR     [tag] a </s>  and  <s> b   predicts  b </s>
+ *   PAIR     [lead] a </s> [tail]  and  start [first] b   predicts  [first] b </s>  (frame.h)
  *
  * Masking follows BERT: 80 % of the chosen tokens become <mask>, 10 % become another token, 10 % stay. The
  * choice and the new tokens are a function of (seed, sample id) alone, so a batch can be rebuilt elsewhere
@@ -149,13 +149,16 @@ static neb_status fill_pair(const struct neb_batches *s, const struct neb_pendin
                             struct neb_batch *b)
 {
     const struct neb_source *src = &s->source[p->source];
-    if (src->tag >= 0) put(&c[0], src->tag);
+    const struct neb_frame_tokens *f = &src->frame;
+    if (f->lead >= 0) put(&c[0], f->lead);
     NEB_TRY(
         put_text(&c[0], src->set, p->sample, src->flip, 0, neb__set_length(src->set, p->sample, src->flip)));
     put(&c[0], s->cfg.vocab.eos);
+    if (f->tail >= 0) put(&c[0], f->tail);
     int32_t from = c[1].row;
-    put(&c[1], s->cfg.vocab.bos);
-    NEB_TRY(put_text(&c[1], src->set, p->sample, !src->flip, 0, p->rows[1] - 1));
+    put(&c[1], f->start >= 0 ? f->start : s->cfg.vocab.bos);
+    if (f->first >= 0) put(&c[1], f->first);
+    NEB_TRY(put_text(&c[1], src->set, p->sample, !src->flip, 0, p->rows[1] - 1 - (f->first >= 0)));
     predict_next(s, b, c[1].side->ids, from, c[1].row);
     return NEB_OK;
 }

@@ -48,10 +48,10 @@ struct job {
 /* ---- encoding ------------------------------------------------------------------------------------------ */
 
 /* The first copy is cut by the tokenizer itself, every other copy in its own way. */
-static neb_status encode_text(const struct job *j, const char *text, size_t n, uint64_t number,
+static neb_status encode_text(const struct job *j, int side, const char *text, size_t n, uint64_t number,
                               struct piece *p)
 {
-    if (!j->copy) return neb__tok_encode(j->tok, text, n, &p->ids);
+    if (!j->copy) return neb__tok_encode_side(j->tok, side, text, n, &p->ids);
     neb__buf_clear(&p->plain);
     NEB_TRY(neb__tok_encode(j->tok, text, n, &p->plain));
     return neb__bpe_dropout_cut(j->vary, (const int32_t *)(const void *)p->plain.data,
@@ -64,7 +64,7 @@ static neb_status encode_line(const struct job *j, int line, struct piece *p)
     for (int s = 0; s < j->cfg->sides; s++) {
         size_t before = p->ids.len / sizeof(int32_t);
         const struct span *t = &j->line[line][s];
-        NEB_TRY(encode_text(j, (const char *)j->bytes.data + t->at, t->n,
+        NEB_TRY(encode_text(j, s != (j->cfg->flip != 0), (const char *)j->bytes.data + t->at, t->n,
                             2 * (uint64_t)(j->before + line) + (uint64_t)s, p));
         p->text[2 * (line % PIECE) + s] = (struct span){before, p->ids.len / sizeof(int32_t) - before};
     }

@@ -11,6 +11,7 @@ struct neb_corpus_cfg {
     const char *const *paths;  /* NULL-terminated: a text a line; pairs: tab-separated, or the first side */
     const char *const *paths2; /* pairs in two files, line by line: the second side; NULL: tab-separated */
     int sides;                 /* 1 or 2 */
+    int flip;                  /* pairs: the second side is the source (neb__tok_encode_side) */
     const char *lang[2];
     int32_t max_tokens;  /* longer texts are divided evenly, longer pairs left out; 0: 510 */
     int32_t max_both;    /* pairs: of both sides together; longer ones are left out; 0: no such limit */

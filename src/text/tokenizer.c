@@ -6,6 +6,7 @@
 #include "text/tokenizer.h"
 #include "text/bpe.h"
 #include "text/sp_shim.h"
+#include "text/sp_vocab.h"
 #include "text/tokenizer_json.h"
 #include "text/wordpiece.h"
 #include "base/file.h"
@@ -13,14 +14,16 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_MODEL = 256 << 20, MAX_TRAIN_KEYS = 48 };
 
 struct neb_tok {
-    struct neb_sp *sp; /* one of the four */
+    struct neb_sp *sp; /* one of the five */
     struct neb_wp *wp;
     struct neb_bpe *bpe;
     struct neb_tj *json;
+    struct neb_spv *spv;
     enum neb_tok_layout layout;
     int32_t vocab, special[NEB_TOK_SPECIALS];
     uint8_t *special_map; /* (vocab) */
@@ -69,6 +72,7 @@ int32_t neb__tok_id(const struct neb_tok *tok, const char *piece)
     if (tok->wp) return neb__wp_id(tok->wp, piece, strlen(piece));
     if (tok->bpe) return neb__bpe_id(tok->bpe, piece, strlen(piece));
     if (tok->json) return neb__tj_id(tok->json, piece, strlen(piece));
+    if (tok->spv) return neb__spv_id(tok->spv, piece);
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<pad>")) return tok->special[NEB_TOK_PAD];
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<mask>")) return tok->special[NEB_TOK_MASK];
     int32_t id = neb__sp_id(tok->sp, piece);
@@ -81,9 +85,15 @@ const char *neb__tok_piece(const struct neb_tok *tok, int32_t id)
     if (tok->wp) return neb__wp_piece(tok->wp, id);
     if (tok->bpe) return neb__bpe_piece(tok->bpe, id);
     if (tok->json) return neb__tj_piece(tok->json, id);
+    if (tok->spv) return neb__spv_piece(tok->spv, id);
     int32_t in = inside(tok, id);
     if (in < 0) return id == tok->special[NEB_TOK_MASK] ? "<mask>" : "<pad>";
     return neb__sp_piece(tok->sp, in);
+}
+
+bool neb__tok_adds_start(const struct neb_tok *tok)
+{
+    return tok->special[NEB_TOK_BOS] >= 0 && (!tok->json || neb__tj_adds_start(tok->json));
 }
 
 int neb__tok_is_byte(const struct neb_tok *tok, int32_t id)
@@ -139,6 +149,15 @@ static void find_specials_bpe(struct neb_tok *tok)
     }
 }
 
+/* Marian has no start token: a target starts with padding. */
+static void find_specials_spv(struct neb_tok *tok)
+{
+    static const char *const names[NEB_TOK_SPECIALS] = {"<pad>", "<unk>", "<s>", "</s>", "<mask>"};
+    tok->vocab = neb__spv_size(tok->spv);
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++) tok->special[i] = neb__spv_id(tok->spv, names[i]);
+    if (tok->special[NEB_TOK_BOS] < 0) tok->special[NEB_TOK_BOS] = tok->special[NEB_TOK_PAD];
+}
+
 static void find_specials_json(struct neb_tok *tok)
 {
     tok->vocab = neb__tj_size(tok->json);
@@ -161,6 +180,8 @@ static neb_status mark_specials(struct neb_tok *tok)
         if (neb__sp_is_special(tok->sp, id)) tok->special_map[outside(tok, id)] = 1;
     for (int32_t id = 0; tok->json && id < tok->vocab; id++)
         if (neb__tj_is_control(tok->json, id)) tok->special_map[id] = 1;
+    for (int32_t id = 0; tok->spv && id < tok->vocab; id++)
+        if (neb__spv_is_language(tok->spv, id)) tok->special_map[id] = 1;
     return NEB_OK;
 }
 
@@ -252,47 +273,95 @@ neb_status neb__tok_open_json(const struct neb_tj_files *files, struct neb_tok *
     return NEB_OK;
 }
 
-/* The tokenizers that are two files. */
-static const char *const pairs[][2] = {{"vocab.json", "merges.txt"},
-                                       {"tokenizer.json", "tokenizer_config.json"}};
+static neb_status open_spv(struct neb_tok *tok, const struct neb_spv_files *f)
+{
+    struct neb_hash all[3] = {{{0}}};
+    NEB_TRY(neb__hash(f->source, f->source_bytes, &all[0]));
+    NEB_TRY(neb__hash(f->vocab, f->vocab_bytes, &all[1]));
+    if (f->target) NEB_TRY(neb__hash(f->target, f->target_bytes, &all[2]));
+    NEB_TRY(neb__hash(all, sizeof all, &tok->hash));
+    NEB_TRY(neb__spv_load(f, &tok->spv));
+    find_specials_spv(tok);
+    return mark_specials(tok);
+}
 
-/* The row of `pairs` that the path's file is the first of, or -1. */
-static int pair_of(const char *path)
+neb_status neb__tok_open_spv(const struct neb_spv_files *files, struct neb_tok **out)
+{
+    struct neb_tok *tok = NEB_NEW(struct neb_tok);
+    if (!tok) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
+    neb_status status = open_spv(tok, files);
+    if (status != NEB_OK) {
+        neb__tok_close(tok);
+        return status;
+    }
+    *out = tok;
+    return NEB_OK;
+}
+
+/* The tokenizers that are several files; the third may be missing. */
+enum { BPE_FILES, JSON_FILES, SPV_FILES, GROUPS };
+static const char *const groups[GROUPS][3] = {
+    [BPE_FILES] = {"vocab.json", "merges.txt", ""},
+    [JSON_FILES] = {"tokenizer.json", "tokenizer_config.json", ""},
+    [SPV_FILES] = {"source.spm", "vocab.json", "target.spm"},
+};
+
+/* The row of `groups` that the path's file is the first of, or -1. */
+static int group_of(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    for (int i = 0; i < 2; i++)
-        if (!strcmp(name, pairs[i][0])) return i;
+    for (int i = 0; i < GROUPS; i++)
+        if (!strcmp(name, groups[i][0])) return i;
     return -1;
+}
+
+static neb_status other_file(const char *path, int which, char *out, size_t size)
+{
+    int i = group_of(path);
+    *out = 0;
+    if (i < 0 || !*groups[i][which]) return NEB_OK;
+    size_t head = strlen(path) - strlen(groups[i][0]);
+    if (head + strlen(groups[i][which]) >= size)
+        return neb__fail(NEB_ERR_INVALID, "%s: the path is too long", path);
+    memcpy(out, path, head);
+    strcpy(out + head, groups[i][which]);
+    return NEB_OK;
 }
 
 neb_status neb__tok_second_file(const char *path, char *out, size_t size)
 {
-    int i = pair_of(path);
-    *out = 0;
-    if (i < 0) return NEB_OK;
-    size_t head = strlen(path) - strlen(pairs[i][0]);
-    if (head + strlen(pairs[i][1]) >= size)
-        return neb__fail(NEB_ERR_INVALID, "%s: the path is too long", path);
-    memcpy(out, path, head);
-    strcpy(out + head, pairs[i][1]);
-    return NEB_OK;
+    return other_file(path, 1, out, size);
 }
 
-static neb_status open_pair(const char *path, const char *second, struct neb_tok **out)
+neb_status neb__tok_third_file(const char *path, char *out, size_t size)
 {
-    struct neb_buf one, two;
-    neb__buf_init(&one, MAX_MODEL);
-    neb__buf_init(&two, MAX_MODEL);
-    neb_status status = neb__file_read(path, &one);
-    if (status == NEB_OK) status = neb__file_read(second, &two);
+    return other_file(path, 2, out, size);
+}
+
+static neb_status open_read(int group, struct neb_buf file[3], struct neb_tok **out)
+{
+    struct neb_bpe_files bpe = {file[0].data, file[0].len, file[1].data, file[1].len};
+    struct neb_tj_files json = {file[0].data, file[0].len, file[1].data, file[1].len};
+    struct neb_spv_files spv = {
+        file[0].data, file[2].len ? file[2].data : NULL, file[1].data, file[0].len, file[2].len, file[1].len};
+    if (group == SPV_FILES) return neb__tok_open_spv(&spv, out);
+    return group == JSON_FILES ? neb__tok_open_json(&json, out) : neb__tok_open_bpe(&bpe, out);
+}
+
+static neb_status open_group(const char *path, const char *second, struct neb_tok **out)
+{
+    struct neb_buf file[3];
+    char third[1024];
+    NEB_TRY(neb__tok_third_file(path, third, sizeof third));
+    for (int i = 0; i < 3; i++) neb__buf_init(&file[i], MAX_MODEL);
+    neb_status status = neb__file_read(path, &file[0]);
+    if (status == NEB_OK) status = neb__file_read(second, &file[1]);
+    if (status == NEB_OK && *third && !access(third, F_OK)) status = neb__file_read(third, &file[2]);
     if (status == NEB_OK) {
-        struct neb_bpe_files bpe = {one.data, one.len, two.data, two.len};
-        struct neb_tj_files json = {one.data, one.len, two.data, two.len};
-        status = pair_of(path) ? neb__tok_open_json(&json, out) : neb__tok_open_bpe(&bpe, out);
+        status = open_read(group_of(path), file, out);
         if (status != NEB_OK) neb__error_prefix("%s", path);
     }
-    neb__buf_free(&one);
-    neb__buf_free(&two);
+    for (int i = 0; i < 3; i++) neb__buf_free(&file[i]);
     return status;
 }
 
@@ -300,7 +369,7 @@ neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct
 {
     char second[1024];
     NEB_TRY(neb__tok_second_file(path, second, sizeof second));
-    if (*second) return open_pair(path, second, out);
+    if (*second) return open_group(path, second, out);
     size_t n = strlen(path);
     int wordpiece = n > 4 && !strcmp(path + n - 4, ".txt");
     struct neb_buf file;
@@ -320,12 +389,26 @@ void neb__tok_close(struct neb_tok *tok)
     neb__wp_free(tok->wp);
     neb__bpe_free(tok->bpe);
     neb__tj_free(tok->json);
+    neb__spv_free(tok->spv);
     neb__free(tok->special_map);
     neb__free(tok);
 }
 
+bool neb__tok_has_sides(const struct neb_tok *tok)
+{
+    return tok->spv && neb__spv_two(tok->spv);
+}
+
+neb_status neb__tok_encode_side(const struct neb_tok *tok, int side, const char *text, size_t n,
+                                struct neb_buf *out)
+{
+    if (tok->spv) return neb__spv_encode(tok->spv, side, tok->special[NEB_TOK_UNK], text, n, out);
+    return neb__tok_encode(tok, text, n, out);
+}
+
 neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out)
 {
+    if (tok->spv) return neb__tok_encode_side(tok, 0, text, n, out);
     if (tok->wp) return neb__wp_encode(tok->wp, tok->special[NEB_TOK_UNK], text, n, out);
     if (tok->bpe) return neb__bpe_encode(tok->bpe, tok->special[NEB_TOK_UNK], text, n, out);
     if (tok->json) return neb__tj_encode(tok->json, text, n, out);
@@ -348,6 +431,7 @@ neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t
     if (tok->wp) return neb__wp_decode(tok->wp, tok->special_map, ids, n, out);
     if (tok->bpe) return neb__bpe_decode(tok->bpe, tok->special_map, ids, n, out);
     if (tok->json) return neb__tj_decode(tok->json, ids, n, out);
+    if (tok->spv) return neb__spv_decode(tok->spv, tok->special_map, ids, n, out);
     int32_t *kept = NEB_NEW_ARRAY(int32_t, n);
     if (!kept) return neb__fail(NEB_ERR_NOMEM, "not enough memory to decode %zu tokens", n);
     neb_status status = NEB_OK;

@@ -1,11 +1,14 @@
-/* tokenizer.h: text to token ids and back, with any of four kinds of files: SentencePiece (a .model file),
- * WordPiece (BERT's vocab.txt), byte-level BPE (GPT-2's and RoBERTa's vocab.json with merges.txt beside it) or
- * a tokenizer.json with tokenizer_config.json beside it. A successful open owes a close. Encoding and decoding are safe from several threads at once. */
+/* tokenizer.h: text to token ids and back, with any of five kinds of files: SentencePiece (a .model file),
+ * WordPiece (BERT's vocab.txt), byte-level BPE (GPT-2's and RoBERTa's vocab.json with merges.txt beside it),
+ * a tokenizer.json with tokenizer_config.json beside it, or Marian's source.spm with vocab.json and target.spm beside it.
+ * A successful open owes a close. Encoding and decoding are safe from several threads at once. */
 #ifndef NEB_TEXT_TOKENIZER_H
 #define NEB_TEXT_TOKENIZER_H
 
 #include "base/buf.h"
 #include "base/hash.h"
+
+#include <stdbool.h>
 
 enum neb_special {
     NEB_TOK_PAD,
@@ -29,7 +32,7 @@ struct neb_tok_cfg {
     int cased; /* WordPiece: 0 lower-cases and strips accents */
 };
 
-/* `path` ends in .model, or is a vocab.txt, a vocab.json or a tokenizer.json. cfg NULL: plain, lower-casing.
+/* `path` ends in .model, or is a vocab.txt, a vocab.json, a tokenizer.json or a source.spm. cfg NULL: plain, lower-casing.
  *   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_NOMEM
  *   NEB_ERR_CORRUPT: not a tokenizer, or a special token is missing */
 neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct neb_tok **out);
@@ -39,11 +42,15 @@ struct neb_bpe_files;
 neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok **out);
 struct neb_tj_files;
 neb_status neb__tok_open_json(const struct neb_tj_files *files, struct neb_tok **out);
+struct neb_spv_files;
+neb_status neb__tok_open_spv(const struct neb_spv_files *files, struct neb_tok **out);
 void neb__tok_close(struct neb_tok *tok); /* NULL is fine */
 
 /* The path of the second file that belongs to the tokenizer at `path` (merges.txt for a vocab.json,
- * tokenizer_config.json for a tokenizer.json); empty when there is no second file. NEB_ERR_INVALID: the path does not fit into out */
+ * tokenizer_config.json for a tokenizer.json, vocab.json for a source.spm); empty when there is no second file. The
+ * third is target.spm for a source.spm; it may be missing. NEB_ERR_INVALID: the path does not fit into out */
 neb_status neb__tok_second_file(const char *path, char *out, size_t size);
+neb_status neb__tok_third_file(const char *path, char *out, size_t size);
 
 int32_t neb__tok_vocab(const struct neb_tok *tok);
 int32_t neb__tok_special(const struct neb_tok *tok, enum neb_special which); /* -1: this tokenizer lacks it */
@@ -51,6 +58,7 @@ int32_t neb__tok_lang(const struct neb_tok *tok, const char *lang);          /* 
 int32_t neb__tok_id(const struct neb_tok *tok, const char *piece);           /* or -1 */
 const char *neb__tok_piece(const struct neb_tok *tok, int32_t id);           /* or NULL */
 const uint8_t *neb__tok_special_map(const struct neb_tok *tok); /* (vocab) 1: never masked, never drawn */
+bool neb__tok_adds_start(const struct neb_tok *tok); /* texts of its models begin with the start token */
 int neb__tok_is_byte(const struct neb_tok *tok,
                      int32_t id); /* SentencePiece: one byte of a character without a piece */
 int neb__tok_merges_in_order(
@@ -62,6 +70,10 @@ const struct neb_hash *neb__tok_hash(const struct neb_tok *tok);
 /* Appends the ids (int32_t) of one line of text to `out`; no special token is added. Bytes that are not UTF-8
  * become unknown (with byte-level BPE they stay as they are). NEB_ERR_NOSPACE: out->max; NEB_ERR_NOMEM */
 neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out);
+/* The same for one side of a pair: 0 the source, 1 the target. It makes a difference to Marian's tokenizers only. */
+neb_status neb__tok_encode_side(const struct neb_tok *tok, int side, const char *text, size_t n,
+                                struct neb_buf *out);
+bool neb__tok_has_sides(const struct neb_tok *tok);
 
 /* Appends the text; control tokens vanish. NEB_ERR_RANGE: an id is not in the vocabulary. */
 neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t n, struct neb_buf *out);

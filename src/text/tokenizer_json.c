@@ -18,6 +18,7 @@ struct added {
     int32_t id, order; /* order: in the file */
     char *text;        /* normalised, if it is looked for in normalised text */
     bool normalized;
+    bool left, right, word; /* takes the white space on that side with it; only as a word of its own */
 };
 
 struct neb_tj {
@@ -28,6 +29,7 @@ struct neb_tj {
     struct added *added; /* those that are looked for, sorted: in the raw text first, then by their bytes */
     int n_added, n_raw;
     int32_t special[NEB_TOK_SPECIALS];
+    bool adds_start; /* a text begins with the start token */
 };
 
 static neb_status corrupt(const char *what)
@@ -116,18 +118,15 @@ static neb_status read_pieces(struct neb_tj *t, const json_t *j)
 static neb_status keep_added(struct neb_tj *t, const json_t *a)
 {
     const char *text = json_string_value(json_object_get(a, "content"));
-    static const char *const options[] = {"single_word", "lstrip", "rstrip"};
-    for (int i = 0; i < 3; i++)
-        if (json_is_true(json_object_get(a, options[i])))
-            return neb__fail(NEB_ERR_UNSUPPORTED,
-                             "tokenizer.json: the added token '%.40s' has %s, which is not supported", text,
-                             options[i]);
     struct added *n = &t->added[t->n_added];
     struct neb_buf made;
     neb__buf_init(&made, 1 << 20);
     *n = (struct added){.id = (int32_t)json_integer_value(json_object_get(a, "id")),
                         .order = t->n_added,
-                        .normalized = !json_is_false(json_object_get(a, "normalized"))};
+                        .normalized = !json_is_false(json_object_get(a, "normalized")),
+                        .left = json_is_true(json_object_get(a, "lstrip")),
+                        .right = json_is_true(json_object_get(a, "rstrip")),
+                        .word = json_is_true(json_object_get(a, "single_word"))};
     neb_status status = n->normalized ? neb__tj_normalize(&t->normalizer, text, strlen(text), &made)
                                       : neb__buf_append(&made, text, strlen(text));
     if (status == NEB_OK) status = neb__buf_append(&made, "", 1);
@@ -191,6 +190,28 @@ static void find_specials(struct neb_tj *t, const json_t *config)
     if (t->special[NEB_TOK_BOS] < 0) t->special[NEB_TOK_BOS] = end;
 }
 
+/* The first thing that a template puts before a text is the start token. */
+static bool template_starts(const struct neb_tj *t, const json_t *p)
+{
+    const char *type = json_string_value(json_object_get(p, "type"));
+    const json_t *list = json_object_get(p, "processors");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (template_starts(t, json_array_get(list, i))) return true;
+    if (!type) return false;
+    if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing")) return true;
+    if (strcmp(type, "TemplateProcessing")) return false;
+    const json_t *first = json_array_get(json_object_get(p, "single"), 0);
+    const char *id = json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
+    return id && neb__tj_id(t, id, strlen(id)) == t->special[NEB_TOK_BOS];
+}
+
+static bool finds_start(const struct neb_tj *t, const json_t *j, const json_t *config)
+{
+    const json_t *says = json_object_get(config, "add_bos_token");
+    if (json_is_boolean(says)) return json_is_true(says) && named(t, config, "bos_token") >= 0;
+    return template_starts(t, json_object_get(j, "post_processor"));
+}
+
 /* ---- loading ---------------------------------------------------------------------------------------------- */
 
 static neb_status read_all(struct neb_tj *t, const json_t *j, const json_t *config)
@@ -206,6 +227,7 @@ static neb_status read_all(struct neb_tj *t, const json_t *j, const json_t *conf
     t->model.control = t->control;
     NEB_TRY(neb__tj_model_read(model, &t->model));
     find_specials(t, config);
+    t->adds_start = finds_start(t, j, config);
     return NEB_OK;
 }
 
@@ -272,6 +294,11 @@ int32_t neb__tj_special(const struct neb_tj *t, enum neb_special which)
     return t->special[which];
 }
 
+int neb__tj_adds_start(const struct neb_tj *t)
+{
+    return t->adds_start;
+}
+
 int neb__tj_is_control(const struct neb_tj *t, int32_t id)
 {
     return t->control[id];
@@ -327,6 +354,39 @@ static neb_status pieces_to_ids(const struct neb_tj *t, const char *text, size_t
 static neb_status stretch(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
                           struct neb_buf *out);
 
+static bool is_word(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_ND) || k == UTF8PROC_CATEGORY_PC;
+}
+
+/* The character before place `at`, which is not 0, and where it begins. */
+static int32_t char_before(const char *text, size_t at, size_t *begins)
+{
+    size_t i = at - 1, step;
+    while (i > 0 && at - i < 4 && ((uint8_t)text[i] & 0xC0) == 0x80) i--;
+    *begins = i;
+    return neb__tj_char(text, at, i, &step);
+}
+
+/* Whether the token at [at, end) stands alone where it must. */
+static bool stands_alone(const struct added *a, const char *text, size_t n, size_t at, size_t end)
+{
+    size_t unused;
+    if (!a->word) return true;
+    if (at > 0 && is_word(char_before(text, at, &unused))) return false;
+    return end >= n || !is_word(neb__tj_char(text, n, end, &unused));
+}
+
+/* Makes [*at, *end) larger by the white space that the token takes with it, but not to the left of `from`. */
+static void take_spaces(const struct added *a, const char *text, size_t n, size_t from, size_t *at,
+                        size_t *end)
+{
+    size_t i;
+    while (a->left && *at > from && neb__tj_is_space(char_before(text, *at, &i))) *at = i > from ? i : from;
+    while (a->right && *end < n && neb__tj_is_space(neb__tj_char(text, n, *end, &i))) *end += i;
+}
+
 /* Cuts the added tokens out of the text. */
 static neb_status cut_added(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
                             struct neb_buf *out)
@@ -334,13 +394,15 @@ static neb_status cut_added(const struct neb_tj *t, bool normalized, const char 
     size_t from = 0, at = 0;
     while (t->n_added && at < n) {
         const struct added *a = added_at(t, normalized, text + at, n - at);
-        if (!a) {
-            at++;
+        size_t end = at + (a ? strlen(a->text) : 1);
+        if (!a || !stands_alone(a, text, n, at, end)) {
+            at = end;
             continue;
         }
+        take_spaces(a, text, n, from, &at, &end);
         NEB_TRY(stretch(t, normalized, text + from, at - from, first && !from, out));
         NEB_TRY(neb__buf_append(out, &a->id, sizeof a->id));
-        from = at += strlen(a->text);
+        from = at = end;
     }
     return stretch(t, normalized, text + from, n - from, first && !from, out);
 }

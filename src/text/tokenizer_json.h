@@ -23,7 +23,8 @@ int32_t neb__tj_size(const struct neb_tj *t);
 int32_t neb__tj_id(const struct neb_tj *t, const char *piece, size_t n); /* or -1 */
 const char *neb__tj_piece(const struct neb_tj *t, int32_t id);           /* or NULL */
 int32_t neb__tj_special(const struct neb_tj *t, enum neb_special which); /* or -1 */
-int neb__tj_is_control(const struct neb_tj *t, int32_t id);              /* an added special token */
+int neb__tj_adds_start(const struct neb_tj *t);             /* a text begins with the start token */
+int neb__tj_is_control(const struct neb_tj *t, int32_t id); /* an added special token */
 
 /* As neb__tok_encode and neb__tok_decode. Text that looks like a special token stays text. */
 neb_status neb__tj_encode(const struct neb_tj *t, const char *text, size_t n, struct neb_buf *out);

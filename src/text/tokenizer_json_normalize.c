@@ -102,14 +102,61 @@ static neb_status chinese(int32_t c, struct neb_buf *out)
 
 /* ---- the whole text ------------------------------------------------------------------------------------ */
 
+static int class_of(int32_t c)
+{
+    return utf8proc_get_property(c)->combining_class;
+}
+
+/* Orders the marks behind a letter by their classes. utf8proc_map() does so too, but in quadratic time, and a text may
+ * be one letter with a million marks. */
+static void order_marks(int32_t *c, int32_t *room, size_t n)
+{
+    size_t count[257] = {0};
+    for (size_t i = 0; i < n; i++) count[class_of(c[i]) + 1]++;
+    for (int k = 0; k < 256; k++) count[k + 1] += count[k];
+    memcpy(room, c, n * sizeof *c);
+    for (size_t i = 0; i < n; i++) c[count[class_of(room[i])]++] = room[i];
+}
+
+static void order_all(int32_t *c, int32_t *room, size_t n)
+{
+    for (size_t i = 0, end; i < n; i = end) {
+        bool sorted = true;
+        end = i + 1;
+        if (!class_of(c[i])) continue;
+        for (; end < n && class_of(c[end]); end++) sorted &= class_of(c[end]) >= class_of(c[end - 1]);
+        if (!sorted) order_marks(c + i, room, end - i);
+    }
+}
+
+static neb_status decompose(const char *text, size_t n, utf8proc_option_t how, struct neb_buf *out)
+{
+    int bounds = 0;
+    for (size_t at = 0, step; at < n; at += step) {
+        int32_t made[32];
+        utf8proc_ssize_t k =
+            utf8proc_decompose_char(neb__tj_char(text, n, at, &step), made, 32, how, &bounds);
+        if (k < 0 || k > 32)
+            return neb__fail(NEB_ERR_CORRUPT, "a text cannot be normalised: %s", utf8proc_errmsg(k));
+        NEB_TRY(neb__buf_append(out, made, (size_t)k * sizeof *made));
+    }
+    return NEB_OK;
+}
+
 static neb_status compose(const char *text, size_t n, utf8proc_option_t how, struct neb_buf *out)
 {
-    utf8proc_uint8_t *made = NULL;
+    struct neb_buf made;
+    neb__buf_init(&made, 8 * (size_t)NEB_TJ_TEXT);
+    neb_status status = decompose(text, n, how | UTF8PROC_STABLE, &made);
+    const size_t count = made.len / sizeof(int32_t);
+    if (status == NEB_OK)
+        status = neb__buf_reserve(&made, made.len + sizeof(int32_t)); /* and room to order them */
+    int32_t *c = (int32_t *)(void *)made.data;
+    if (status == NEB_OK) order_all(c, c + count, count);
     utf8proc_ssize_t k =
-        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &made, how | UTF8PROC_STABLE);
-    if (k < 0) return neb__fail(NEB_ERR_NOMEM, "a text cannot be normalised: %s", utf8proc_errmsg(k));
-    neb_status status = neb__buf_append(out, made, (size_t)k);
-    free(made); /* utf8proc's own */
+        status == NEB_OK ? utf8proc_normalize_utf32(c, (utf8proc_ssize_t)count, how | UTF8PROC_STABLE) : 0;
+    for (utf8proc_ssize_t i = 0; status == NEB_OK && i < k; i++) status = put(out, c[i]);
+    neb__buf_free(&made);
     return status;
 }
 

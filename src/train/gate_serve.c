@@ -66,10 +66,13 @@ static neb_status list_params(struct neb_gate_end *e)
 void neb__trainer_find_facts(struct neb_trainer *t)
 {
     const bool model = neb__work_model(t->work);
+    bool from, to;
+    neb__data_wants(&t->data, &from, &to);
     t->facts =
         (struct neb_trainer_facts){.model = model,
                                    .generator = neb__work_generator(t->work),
-                                   .tagged = neb__data_tagged(&t->data),
+                                   .from = from,
+                                   .to = to,
                                    .exports = model && neb__hf_exports(&t->data.models.model, &t->job->peft),
                                    .trainable = neb__work_slab_values(t->work)};
 }

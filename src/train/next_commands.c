@@ -108,7 +108,11 @@ static void say_translate(const struct neb_trainer *t, struct neb_buf *b)
     if (neb__buf_printf(b, "echo 'A sentence.' | ") != NEB_OK || program(b) != NEB_OK ||
         neb__buf_printf(b, " translate") != NEB_OK || add(b, j->out) != NEB_OK)
         return;
-    if (t->facts.tagged) {
+    if (t->facts.from) {
+        neb__data_source_lang(&j->data[0], lang);
+        if (add(b, "--from") != NEB_OK || add(b, lang) != NEB_OK) return;
+    }
+    if (t->facts.to) {
         neb__data_target_lang(&j->data[0], lang);
         if (add(b, "--to") != NEB_OK || add(b, lang) != NEB_OK) return;
     }

@@ -31,7 +31,7 @@ enum { NEB_TRAINER_SAMPLES = 6 << 10 }; /* bytes */
 /* For the last lines of a training. */
 struct neb_trainer_facts {
     bool model, generator; /* are here */
-    bool tagged;           /* translations name their language */
+    bool from, to;         /* translations name the language of their source, of their target */
     bool exports;          /* other libraries know the model */
     int64_t trainable;     /* values of the whole model that are trained */
 };

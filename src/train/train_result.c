@@ -134,6 +134,8 @@ static neb_status write_folder(struct neb_trainer *t, const struct neb_model *m,
     NEB_TRY(neb__model_yaml_init(&f));
     neb_status status = neb__folder_describe(&f, task, c, &t->job->peft, &t->data.tok_cfg);
     f.tagged = neb__data_tagged(&t->data);
+    if (status == NEB_OK && t->data.frame)
+        status = neb__model_yaml_set_frame(&f, neb__frame_name(t->data.frame));
     if (status == NEB_OK) status = neb__folder_write(&f, path, m, t->data.tok_path);
     neb__model_yaml_free(&f);
     return status;

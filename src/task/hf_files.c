@@ -1,0 +1,208 @@
+/* hf_files.c: the tensors of a Hugging Face folder, which may lie in several files.
+ *
+ * Files are mapped, not read: a folder may be larger than the memory. Every tensor that was read is noted, so that the
+ * others can be named. A few are known to say nothing: tables that are computed, masks, copies of tied weights. */
+#include "task/hf.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <fnmatch.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_FILES = 512, MAX_JSON = 64 << 20, NAMED = 8 };
+
+struct neb_hf_files {
+    const char *folder;
+    struct neb_st *file[MAX_FILES];
+    uint8_t *read[MAX_FILES]; /* of each tensor */
+    int n;
+};
+
+/* ---- opening ---------------------------------------------------------------------------------------------- */
+
+static neb_status open_file(struct neb_hf_files *f, const char *name)
+{
+    char path[NEB_MODEL_PATH + 300];
+    if (strchr(name, '/') || *name == '.' || strlen(name) > 255)
+        return neb__fail(NEB_ERR_CORRUPT, "the index names the file '%.60s', which is not in the folder",
+                         name);
+    if (f->n == MAX_FILES) return neb__fail(NEB_ERR_CORRUPT, "the index names more than %d files", MAX_FILES);
+    snprintf(path, sizeof path, "%s/%s", f->folder, name);
+    NEB_TRY(neb__st_open(path, &f->file[f->n]));
+    f->n++; /* it is closed from now on */
+    f->read[f->n - 1] = NEB_NEW_ARRAY(uint8_t, (size_t)neb__st_count(f->file[f->n - 1]) + 1);
+    return f->read[f->n - 1] ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a folder of tensors");
+}
+
+/* {"weight_map": {tensor: file}}: each file once. */
+static neb_status open_index(struct neb_hf_files *f, const char *json, size_t n)
+{
+    json_error_t error;
+    json_t *j = json_loadb(json, n, 0, &error), *value;
+    const char *key;
+    const char **seen = NEB_NEW_ARRAY(const char *, MAX_FILES);
+    neb_status status = NEB_OK;
+    if (!seen) status = neb__fail(NEB_ERR_NOMEM, "out of memory for an index");
+    json_t *map = json_object_get(j, "weight_map");
+    if (status == NEB_OK && !json_is_object(map))
+        status = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json has no weight_map");
+    if (status == NEB_OK) {
+        json_object_foreach(map, key, value)
+        {
+            const char *name = json_string_value(value);
+            int i = 0;
+            if (!name)
+                status = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json: '%.60s' has no file", key);
+            while (status == NEB_OK && i < f->n && strcmp(seen[i], name)) i++;
+            if (status == NEB_OK && i == f->n) status = open_file(f, name);
+            if (status == NEB_OK) seen[i] = name;
+            if (status != NEB_OK) break;
+        }
+    }
+    neb__free(seen);
+    json_decref(j);
+    return status;
+}
+
+static neb_status open_all(struct neb_hf_files *f)
+{
+    char path[NEB_MODEL_PATH + 64];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/model.safetensors", f->folder);
+    if (!stat(path, &st)) return open_file(f, "model.safetensors");
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", f->folder);
+    if (stat(path, &st))
+        return neb__fail(
+            NEB_ERR_NOTFOUND,
+            "%s has neither model.safetensors nor model.safetensors.index.json; save the model again "
+            "with save_pretrained(…, safe_serialization=True)",
+            f->folder);
+    struct neb_buf text;
+    neb__buf_init(&text, MAX_JSON);
+    neb_status status = neb__file_read(path, &text);
+    if (status == NEB_OK) status = open_index(f, (const char *)text.data, text.len);
+    neb__buf_free(&text);
+    return status;
+}
+
+neb_status neb__hf_files_open(const char *folder, struct neb_hf_files **out)
+{
+    struct neb_hf_files *f = NEB_NEW(struct neb_hf_files);
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a folder of tensors");
+    f->folder = folder;
+    neb_status status = open_all(f);
+    if (status != NEB_OK) {
+        neb__hf_files_close(f);
+        return status;
+    }
+    *out = f;
+    return NEB_OK;
+}
+
+void neb__hf_files_close(struct neb_hf_files *f)
+{
+    if (!f) return;
+    for (int i = 0; i < f->n; i++) {
+        neb__st_close(f->file[i]);
+        neb__free(f->read[i]);
+    }
+    neb__free(f);
+}
+
+/* ---- finding ----------------------------------------------------------------------------------------------- */
+
+/* Old files call a norm's weight gamma and its bias beta. */
+static const struct neb_st_tensor *find(const struct neb_hf_files *f, const char *name)
+{
+    char old[200];
+    const char *dot = strrchr(name, '.');
+    snprintf(old, sizeof old, "%.*s%s", dot ? (int)(dot - name) : 0, name,
+             dot && !strcmp(dot, ".bias") ? ".beta" : ".gamma");
+    for (int i = 0; i < f->n; i++) {
+        const struct neb_st_tensor *t = neb__st_find(f->file[i], name);
+        if (!t && strstr(name, "LayerNorm")) t = neb__st_find(f->file[i], old);
+        if (t) return t;
+    }
+    return NULL;
+}
+
+/* An encoder-decoder's token table has four names; a file may hold any of them. */
+static const struct neb_st_tensor *find_shared(const struct neb_hf_files *f, const char *name)
+{
+    static const char *const others[] = {"model.encoder.embed_tokens.weight",
+                                         "model.decoder.embed_tokens.weight", "encoder.embed_tokens.weight",
+                                         "decoder.embed_tokens.weight", "lm_head.weight"};
+    const struct neb_st_tensor *t = find(f, name);
+    for (size_t i = 0; !t && i < sizeof others / sizeof *others; i++) t = find(f, others[i]);
+    return t;
+}
+
+bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, const char *ours,
+                          struct neb_hf_source *source, const struct neb_st_tensor *t[3])
+{
+    const bool shared = neb__hf_is_seq2seq(kind) && !strcmp(ours, "embed.token.weight");
+    for (int prefix = 1; prefix >= 0; prefix--) {
+        int found = 0;
+        if (neb__hf_source(kind, ours, prefix, source) != NEB_OK) return false;
+        for (int i = 0; i < source->parts; i++)
+            found += (t[i] = shared && !prefix ? find_shared(f, source->name[i])
+                                               : find(f, source->name[i])) != NULL;
+        if (found == source->parts) return true;
+    }
+    neb__hf_source(kind, ours, true, source); /* for the message */
+    return false;
+}
+
+/* ---- what was read ------------------------------------------------------------------------------------------ */
+
+void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t)
+{
+    for (int i = 0; i < f->n; i++) {
+        const struct neb_st_tensor *first = neb__st_at(f->file[i], 0);
+        if (!first || t < first || t >= first + neb__st_count(f->file[i])) continue;
+        f->read[i][t - first] = 1;
+        neb__st_forget(f->file[i], t);
+    }
+}
+
+/* Tensors that a model without them computes just the same. */
+static bool says_nothing(const char *name, const struct neb_hf_config *c)
+{
+    static const char *const always[] = {"*.position_ids", "*rotary_emb.inv_freq", "*.attn.bias",
+                                         "*.attn.masked_bias"};
+    static const char *const copies[] = {"lm_head.weight",    "*coder.embed_tokens.weight",
+                                         "*shared.weight",    "cls.predictions.decoder.*",
+                                         "lm_head.decoder.*", "generator_lm_head.weight"};
+    static const char *const computed[] = {"*.embed_positions.weight", "*.embed_positions.weights",
+                                           "*.embed_positions._float_tensor"};
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        if (!fnmatch(always[i], name, 0)) return true;
+    for (size_t i = 0; c->tied && i < sizeof copies / sizeof *copies; i++)
+        if (!fnmatch(copies[i], name, 0)) return true;
+    for (size_t i = 0; (c->kind == NEB_HF_MARIAN || c->kind == NEB_HF_M2M100) && i < 3; i++)
+        if (!fnmatch(computed[i], name, 0)) return true;
+    return false;
+}
+
+void neb__hf_files_name_unread(const struct neb_hf_files *f, const struct neb_hf_config *c)
+{
+    char list[NAMED * 100] = "";
+    size_t at = 0;
+    int n = 0;
+    for (int i = 0; i < f->n; i++)
+        for (int k = 0; k < neb__st_count(f->file[i]); k++) {
+            const char *name = neb__st_at(f->file[i], k)->name;
+            if (f->read[i][k] || says_nothing(name, c)) continue;
+            if (n++ < NAMED)
+                at += (size_t)snprintf(list + at, sizeof list - at, "%s%.90s", n > 1 ? ", " : "", name);
+        }
+    if (!n) return;
+    char more[40] = "";
+    if (n > NAMED) snprintf(more, sizeof more, " and %d more", n - NAMED);
+    neb__warn("%s: %d tensors have no place in this model and were not taken: %s%s", f->folder, n, list,
+              more);
+}

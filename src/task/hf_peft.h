@@ -1,0 +1,30 @@
+/* hf_peft.h: shared by the ways of an adapter in and out. */
+#ifndef NEB_TASK_HF_PEFT_H
+#define NEB_TASK_HF_PEFT_H
+
+#include "task/hf.h"
+
+enum { NEB_HF_NAME = 256 };
+
+/* What stands before their names. */
+#define NEB_HF_ADAPTER_LEAD "base_model.model."
+
+struct neb_hf_matrix {
+    char ours[NEB_HF_NAME], theirs[NEB_HF_NAME]; /* without .weight, and without .lora.a and the like */
+    char fused[NEB_HF_NAME];                     /* ours: the weight that it is a part of, or itself */
+    int64_t first, rows, cols;                   /* rows of that weight */
+};
+
+struct neb_hf_matrices {
+    struct neb_hf_matrix *list;
+    int n, room;
+};
+
+/* All matrices of the layers. Owes a free, also after an error. */
+neb_status neb__hf_matrices_list(const struct neb_model_yaml *f, enum neb_hf_kind kind,
+                                 struct neb_hf_matrices *out);
+void neb__hf_matrices_free(struct neb_hf_matrices *m);
+
+const char *neb__hf_last_word(const char *name); /* q_proj of a.b.q_proj */
+
+#endif

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Compares adapters with the peft library (needs torch, transformers and peft).
+
+    python3 tools/peft_parity.py record tests/data/hf          records an adapter of the recorded llama3, and logits, for tests/test_hf.c
+    python3 tools/peft_parity.py table build/release/nebula-i   one line a case: import and export of adapters against peft, and texts
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import peft
+import torch
+import transformers as tf
+
+import hf_parity
+import hf_translation as translation
+from make_parity_vectors import Writer
+
+CASES = {  # family: LoRA's targets and options
+    "llama-2": dict(target_modules=["q_proj", "v_proj"], r=4, lora_alpha=12),
+    "llama-3": dict(target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], r=3, lora_alpha=7),
+    "qwen2": dict(target_modules=["up_proj", "k_proj"], r=2, lora_alpha=2, use_rslora=True),
+    "qwen3": dict(target_modules=["model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"], r=5, lora_alpha=10),
+    "gpt2": dict(target_modules=["c_attn"], r=4, lora_alpha=8, fan_in_fan_out=True),
+}
+
+
+def adapter(model, case):
+    torch.manual_seed(3)
+    m = peft.get_peft_model(model, peft.LoraConfig(**case))
+    with torch.no_grad():
+        for name, p in m.named_parameters():
+            if "lora_B" in name:
+                p.normal_(0, 0.1)
+    return m.eval()
+
+
+def table_causal(nebula):
+    worst = 0
+    with tempfile.TemporaryDirectory() as d:
+        size = hf_parity.tokenizer(d, 300).get_vocab_size()
+    models = hf_parity.families(size)
+    for name, case in CASES.items():
+        with tempfile.TemporaryDirectory() as d:
+            models[name].save_pretrained(d + "/base", safe_serialization=True)
+            t = hf_parity.tokenizer(d + "/base", 300)
+            theirs = adapter(models[name].eval(), case)
+            theirs.save_pretrained(d + "/adapter")
+            hf_parity.run(nebula, "import", d + "/base", d + "/ours")
+            hf_parity.run(nebula, "import", d + "/adapter", d + "/both", "--base", d + "/ours")
+            hf_parity.run(nebula, "export", d + "/both", d + "/back", "--adapter")
+            hf_parity.run(nebula, "export", d + "/both", d + "/merged")
+            fresh = type(models[name]).from_pretrained(d + "/base")
+            back = peft.PeftModel.from_pretrained(fresh, d + "/back").eval()
+            merged = type(models[name]).from_pretrained(d + "/merged").eval()
+            ids = t.encode("compares import and export").ids
+            how = [nebula, "generate", d + "/both", "compares import and export", "--temperature", "0", "--max-new", "40", "--start=no"]
+            rows = subprocess.run(how + ["--scores"], check=True, capture_output=True, text=True).stdout.split("\n")
+            rows = [r.split() for r in rows if r]
+            new, ours = [int(r[0]) for r in rows], np.array([float(r[1]) for r in rows])
+            want = theirs.generate(input_ids=torch.tensor([ids]), max_new_tokens=40, do_sample=False, pad_token_id=0)[0, len(ids):].tolist()
+            want = want[:want.index(0)] if 0 in want else want
+            s = hf_parity.scores(theirs, ids, new)
+            diff = float(np.abs((ours - s) / np.maximum(1, np.abs(s))).max())
+            out = float(np.abs(s - hf_parity.scores(back, ids, new)).max())
+            whole = float(np.abs((hf_parity.scores(merged, ids, new) - s) / np.maximum(1, np.abs(s))).max())
+            worst = max(worst, diff, out, whole, 0 if new == want else 1)
+            print(f"{name} import {diff:.1e} export {out:.1e} merged {whole:.1e} text {'equal' if new == want else 'differs'}", flush=True)
+    assert worst < 1e-4
+
+
+def table_marian(nebula):
+    """q, v and the feed-forward of a Marian, in the decoder only."""
+    targets = [f"model.decoder.layers.{i}.{m}" for i in range(2) for m in ("self_attn.q_proj", "encoder_attn.v_proj", "encoder_attn.k_proj", "fc1")]
+    with tempfile.TemporaryDirectory() as d:
+        model, tok = translation.folder("marian", d + "/base", width=64, std=0.3)
+        theirs = adapter(model, dict(target_modules=targets, r=4, lora_alpha=8))
+        theirs.save_pretrained(d + "/adapter")
+        hf_parity.run(nebula, "import", d + "/base", d + "/ours")
+        hf_parity.run(nebula, "import", d + "/adapter", d + "/both", "--base", d + "/ours")
+        hf_parity.run(nebula, "export", d + "/both", d + "/back", "--adapter")
+        back = peft.PeftModel.from_pretrained(tf.MarianMTModel.from_pretrained(d + "/base"), d + "/back").eval()
+        line = translation.LINES[0]
+        how = [nebula, "translate", d + "/both", "--beams", "1", "--scores"]
+        rows = subprocess.run(how, input=line + "\n", check=True, capture_output=True, text=True).stdout.split("\n")
+        rows = [r.split() for r in rows if r]
+        new, ours = [int(r[0]) for r in rows], np.array([float(r[1]) for r in rows])
+        ids, start = translation.encode("marian", tok, line)
+        s = hf_parity.translation_scores(theirs, ids, start, new, tok.vocab_size)
+        diff = float(np.abs((ours - s) / np.maximum(1, np.abs(s))).max())
+        out = float(np.abs(s - hf_parity.translation_scores(back, ids, start, new, tok.vocab_size)).max())
+        print(f"marian import {diff:.1e} export {out:.1e}")
+        assert max(diff, out) < 1e-4
+
+
+def record(folder):
+    path = os.path.join(folder, "llama3_lora")
+    shutil.rmtree(path, ignore_errors=True)
+    base = tf.LlamaForCausalLM.from_pretrained(os.path.join(folder, "llama3"))
+    m = adapter(base, dict(target_modules=["q_proj", "v_proj", "up_proj"], r=2, lora_alpha=6, task_type="CAUSAL_LM"))
+    m.save_pretrained(path)
+    os.remove(os.path.join(path, "README.md"))
+    w = Writer(os.path.join(path, "expect.bin"))
+    for i, ids in enumerate(hf_parity.sequences()):
+        w.put(f"ids{i}", ids)
+        w.put(f"logits{i}", hf_parity.compute(m, ids))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "table":
+        table_causal(sys.argv[2])
+        table_marian(sys.argv[2])
+    elif len(sys.argv) == 3 and sys.argv[1] == "record":
+        record(sys.argv[2])
+    else:
+        sys.exit(__doc__)
