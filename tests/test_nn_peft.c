@@ -84,6 +84,8 @@ static void methods(void **state)
     check_method("bert", "dropout=0", "method=lora", "*.qkv.lora.[ab]");
     check_method("llama", "", "method=lora lora_on=*.ffn.*,*.attention.out",
                  "*.ffn.*.lora.[ab],*.attention.out.lora.[ab]");
+    check_method("llama", "", "method=lora lora_on=*.attention.q,*.ffn.gate",
+                 "*.attention.q.lora.[ab],*.ffn.gate.lora.[ab]");
     check_method("marian", "dropout=0", "method=lora", "*.attention.qkv.lora.[ab],*.cross.*.lora.[ab]");
     check_method("gpt2", "dropout=0", "method=adapter adapter_size=6", "*.ffn.adapter.*");
     check_method("bert", "dropout=0", "method=adapter adapter_size=6 adapter_after=both", "*.adapter.*");

@@ -116,6 +116,7 @@ static void all_families_learn_the_same(void **state)
     learns_the_same("bert", "dropout=0.1 attention_dropout=0.1", NULL);
     learns_the_same("transformer", "dropout=0.1 label_smoothing=0.1", NULL);
     learns_the_same("gpt2", "recompute=yes dropout=0.1", "method=lora,adapter,prefix lora_on=*");
+    learns_the_same("llama", "kv_heads=2", "method=lora lora_on=*.attention.q,*.attention.v,*.ffn.up");
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------- */

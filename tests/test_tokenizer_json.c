@@ -15,8 +15,8 @@
 
 #define FOLDER NEB_TEST_DATA "/tokenizer_json/"
 
-static const char *const kinds[] = {"llama3", "qwen2", "gpt2", "roberta", "llama2",     "mistral",
-                                    "xlm-r",  "t5",    "nmt",  "bert",    "bert-cased", "suffixes"};
+static const char *const kinds[] = {"llama3", "qwen2", "gpt2", "roberta",    "llama2",   "mistral", "xlm-r",
+                                    "t5",     "nmt",   "bert", "bert-cased", "suffixes", "phi3"};
 
 struct files {
     struct neb_buf json, config;
@@ -283,6 +283,26 @@ static void zero_bytes_are_text(void **state)
     }
 }
 
+/* One letter with very many marks, in the wrong order: they are ordered in linear time, and none is lost. */
+static void many_marks_take_no_time(void **state)
+{
+    (void)state;
+    enum { MARKS = 200000 };
+    static const char json[] =
+        "{\"normalizer\": {\"type\": \"NFD\"}, \"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", "
+        "\"vocab\": {\"?\": 0, \"</s>\": 1, \"a\": 2, \"\\u0301\": 3, \"\\u0323\": 4}, \"merges\": []}}";
+    int32_t *ids = malloc((MARKS + 1) * sizeof *ids);
+    char *text = malloc(2 * MARKS + 1);
+    assert_true(ids && text);
+    text[0] = 'a';
+    for (size_t i = 0; i < MARKS; i++) memcpy(text + 1 + 2 * i, i % 2 ? "\xCC\xA3" : "\xCC\x81", 2);
+    assert_int_equal(ids_of(json, text, 2 * MARKS + 1, ids, MARKS + 1), MARKS + 1);
+    for (size_t i = 1; i <= MARKS; i++)
+        assert_int_equal(ids[i], i <= MARKS / 2 ? 4 : 3); /* below comes before above */
+    free(text);
+    free(ids);
+}
+
 /* What Oniguruma and PCRE2 disagree on; the pieces are those of tokenizers 0.23. */
 static void patterns_mean_what_oniguruma_means(void **state)
 {
@@ -363,6 +383,7 @@ int main(void)
         cmocka_unit_test(files_that_lie),
         cmocka_unit_test(slow_patterns_are_stopped),
         cmocka_unit_test(zero_bytes_are_text),
+        cmocka_unit_test(many_marks_take_no_time),
         cmocka_unit_test(patterns_mean_what_oniguruma_means),
         cmocka_unit_test(no_model_makes_special_tokens),
         cmocka_unit_test(many_added_tokens),

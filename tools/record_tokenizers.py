@@ -17,7 +17,7 @@ import tempfile
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from record_bpe import TEXTS, random_text
 
@@ -55,6 +55,18 @@ def byte_fallback(texts, size):
 
 def llama2(texts, size):
     return Tokenizer.from_str(json.dumps(byte_fallback(texts, size))), ENDS
+
+
+def phi3(texts, size):
+    """Llama 2's with added tokens that take the white space beside them along, or stand alone."""
+    t, ends = llama2(texts, size)
+    t.add_tokens([AddedToken("[end]", rstrip=True, normalized=False), AddedToken("[user]", lstrip=True, normalized=False),
+                  AddedToken("[both]", lstrip=True, rstrip=True, normalized=False), AddedToken("word", single_word=True, normalized=False)])
+    return t, ends
+
+
+STRIPS = ["a [end]  b [user]c  [user] [end]\t x", "word words sword word. word-word _word word", "[both] [both]  [both]", " [user]",
+          "[end] ", "x\u3000[both]\u2003y", "wordword word", "[end][user] [end]   [user]"]
 
 
 def mistral(texts, size):
@@ -128,6 +140,7 @@ def kinds(texts, size, small):
         "gpt2": byte_level(texts, size, pre_tokenizers.ByteLevel(add_prefix_space=False), names=("<|endoftext|>",)),
         "roberta": byte_level(texts, size, pre_tokenizers.ByteLevel(add_prefix_space=True), names=("<s>", "</s>")),
         "llama2": llama2(texts, size + 256),
+        "phi3": phi3(texts, size + 256),
         "mistral": mistral(texts, size + 256),
         "xlm-r": with_pieces(pieces, chars, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), always])),
         "t5": with_pieces(pieces, normalizers.Sequence([chars, spaces]), always, byte=True),
@@ -149,7 +162,7 @@ def record(folder):
         t.save(os.path.join(folder, name + ".json"), pretty=False)
         with open(os.path.join(folder, name + ".config.json"), "w") as f:
             json.dump(config, f)
-        rows = [{"text": x, "ids": t.encode(x, add_special_tokens=False).ids} for x in cases]
+        rows = [{"text": x, "ids": t.encode(x, add_special_tokens=False).ids} for x in cases + (STRIPS if name == "phi3" else [])]
         for r in rows:
             r["decoded"] = t.decode(r["ids"], skip_special_tokens=True)
         with open(os.path.join(folder, name + ".cases.json"), "w") as f:
