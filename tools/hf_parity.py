@@ -236,7 +236,7 @@ def table_translation(nebula):
                 new, ours = [int(r[0]) for r in rows], np.array([float(r[1]) for r in rows])
                 ids, start = translation.encode(name, tok, line)
                 want = greedy(model, ids, start, 2 * len(ids) + 16, tok.eos_token_id)
-                equal = equal and new == want and got.strip() == tok.decode(want, skip_special_tokens=True).strip()
+                equal = equal and new == want and got.strip() == translation.text(name, tok, want)
                 equal = equal and translation.encode(name, again, line) == (ids, start)
                 if not new:
                     continue

@@ -152,6 +152,13 @@ def folder(name, path, width=12, std=0.02, seed=5):
     return m, tok
 
 
+def text(name, tok, ids):
+    """transformers 5 shows M2M100's languages although they are special."""
+    if name == "m2m100":
+        ids = [i for i in ids if i < len(tok.encoder)]
+    return tok.decode(ids, skip_special_tokens=True).strip()
+
+
 def encode(name, tok, line):
     """What the model reads, and the tokens with which its target begins."""
     if name in LANGS:

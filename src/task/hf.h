@@ -115,6 +115,9 @@ bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, c
                           struct neb_hf_source *source, const struct neb_st_tensor *t[3]);
 /* The tensor was read and is not needed any more. */
 void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t);
+/* A part of tensor t was read: its pages need not stay in memory. */
+void neb__hf_files_forget(const struct neb_hf_files *f, const struct neb_st_tensor *t,
+                          const struct neb_st_tensor *part);
 /* Warns of tensors that nobody read, by their names. */
 void neb__hf_files_name_unread(const struct neb_hf_files *f, const struct neb_hf_config *c);
 

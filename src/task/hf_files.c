@@ -159,14 +159,29 @@ bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, c
 
 /* ---- what was read ------------------------------------------------------------------------------------------ */
 
-void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t)
+/* The file of a tensor, or -1. */
+static int file_of(const struct neb_hf_files *f, const struct neb_st_tensor *t)
 {
     for (int i = 0; i < f->n; i++) {
         const struct neb_st_tensor *first = neb__st_at(f->file[i], 0);
-        if (!first || t < first || t >= first + neb__st_count(f->file[i])) continue;
-        f->read[i][t - first] = 1;
-        neb__st_forget(f->file[i], t);
+        if (first && t >= first && t < first + neb__st_count(f->file[i])) return i;
     }
+    return -1;
+}
+
+void neb__hf_files_forget(const struct neb_hf_files *f, const struct neb_st_tensor *t,
+                          const struct neb_st_tensor *part)
+{
+    const int i = file_of(f, t);
+    if (i >= 0) neb__st_forget(f->file[i], part);
+}
+
+void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t)
+{
+    const int i = file_of(f, t);
+    if (i < 0) return;
+    f->read[i][t - neb__st_at(f->file[i], 0)] = 1;
+    neb__st_forget(f->file[i], t);
 }
 
 /* Tensors that a model without them computes just the same. */

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_JSON = 64 << 20, CHUNK = 1 << 20 };
+enum { MAX_JSON = 64 << 20, CHUNK = 4 << 20 };
 
 struct import {
     const char *from;
@@ -133,22 +133,21 @@ static struct neb_st_tensor slice(const struct neb_st_tensor *t, int64_t first, 
     return s;
 }
 
-/* Elements [first, first + n) as they are, or as fp32. */
-static neb_status put_elements(const struct neb_st_tensor *t, int64_t first, int64_t n, enum neb_st_type type,
-                               neb_st_put put, void *sink)
+/* Elements [first, first + n) as they are, or as fp32, a chunk at a time. */
+static neb_status put_elements(const struct import *m, const struct neb_st_tensor *t, int64_t first,
+                               int64_t n, enum neb_st_type type, neb_st_put put, void *sink)
 {
-    if (t->type == type) {
-        struct neb_st_tensor s = slice(t, first, n);
-        return put(sink, s.data, (size_t)s.size);
-    }
-    float *values = neb__malloc(CHUNK * sizeof *values);
-    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
+    float *values = t->type == type ? NULL : neb__malloc(CHUNK * sizeof *values);
+    if (t->type != type && !values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
     neb_status status = NEB_OK;
     for (int64_t done = 0; status == NEB_OK && done < n; done += CHUNK) {
-        struct neb_st_tensor s = slice(t, first + done, n - done < CHUNK ? n - done : CHUNK);
-        status = neb__st_to_f32(&s, values);
+        const int64_t now = n - done < CHUNK ? n - done : CHUNK;
+        struct neb_st_tensor s = slice(t, first + done, now);
+        if (values) status = neb__st_to_f32(&s, values);
         if (status == NEB_OK)
-            status = put(sink, values, (size_t)(n - done < CHUNK ? n - done : CHUNK) * sizeof *values);
+            status = put(sink, values ? (const void *)values : s.data,
+                         (size_t)now * (values ? sizeof *values : neb__st_type_size(type)));
+        neb__hf_files_forget(m->files, t, &s);
     }
     neb__free(values);
     return status;
@@ -203,7 +202,7 @@ static neb_status make(void *arg, int number, neb_st_put put, void *sink)
         int64_t rows = neb__hf_part_rows(&m->model->arch, &source, mine->shape[0], i);
         int64_t skip = source.skips ? m->config.skip : 0;
         NEB_TRY(source.turned ? put_turned(t[i], rows, cols, mine->type, put, sink)
-                              : put_elements(t[i], skip * cols, rows * cols, mine->type, put, sink));
+                              : put_elements(m, t[i], skip * cols, rows * cols, mine->type, put, sink));
         neb__hf_files_done(m->files, t[i]);
     }
     return NEB_OK;
