@@ -147,7 +147,7 @@ static void several_cells(void **state)
 {
     (void)state;
     static const size_t sizes[] = {NEB_CELL - 1, NEB_CELL, NEB_CELL + 1, 2 * NEB_CELL + 4097, 2500001};
-    static const char *const names[] = {"fp32",  "bf16",  "int8",    "int4",
+    static const char *const names[] = {"fp32",  "bf16",  "int8",    "int4",      "stat2",
                                         "int2e", "int8x", "sparse2", "sparse1.k8"};
     struct work w;
     work_init(&w, 2500001 + 64);
@@ -277,7 +277,7 @@ static void what_is_left_out_loses_nothing(void **state)
     struct work w;
     work_init(&w, n + 64);
     double *sum = calloc(n, sizeof *sum), *sent = calloc(n, sizeof *sent);
-    static const char *const names[] = {"int8", "int4", "int2", "int2e", "sparse2"};
+    static const char *const names[] = {"int8", "int4", "stat2", "int2", "int2e", "sparse2"};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         const struct neb_rung *rung = neb__rung_by_name(names[k]);
         memset(w.e, 0, n * sizeof(float));
@@ -466,6 +466,46 @@ static void sparse_size_is_near_its_floor(void **state)
     work_free(&w);
 }
 
+/* Two bits a value whatever the data, unless it has less to tell, and the entropy of the symbols in them. */
+static void statistical_size_is_near_its_floor(void **state)
+{
+    (void)state;
+    const struct neb_rung *rung = neb__rung_by_name("stat2");
+    const size_t n = NEB_CELL;
+    struct work w;
+    work_init(&w, n + 64);
+    for (int kind = GAUSS; kind <= HEAVY; kind++) {
+        struct neb_codec_input in = {.z = w.d, .n = n};
+        struct neb_codec_stats stats;
+        fill((enum data)kind, n, 12, w.d);
+        neb__buf_clear(&w.out);
+        assert_ok(neb__codec_encode(rung, &in, w.r, &stats, &w.out));
+        assert_true((double)w.out.len * 8 < 2.02 * (double)n);
+        assert_true(sqrt(stats.residual_sq / stats.z_sq) < 0.32);
+        if (kind == HEAVY) continue;
+        /* The entropy of bins: values of one sign and bin are equal in all blocks of one scale. */
+        assert_ok(neb__codec_decode(w.out.data, w.out.len, NULL, n, w.c));
+        double count[64] = {0}, bits = 0;
+        for (size_t i = 0; i < n; i++) {
+            double level = 0;
+            for (size_t j = i / 64 * 64; j < i / 64 * 64 + 64;
+                 j++) /* the least magnitude of the block is its unit */
+                if (w.c[j] != 0 && (level == 0 || fabs((double)w.c[j]) < level)) level = fabs((double)w.c[j]);
+            count[w.c[i] == 0 ? 0 : 2 * (int)rint(fabs((double)w.c[i]) / level) - (w.c[i] < 0)]++;
+        }
+        for (int i = 0; i < 64; i++)
+            if (count[i] > 0) bits -= count[i] * log2(count[i] / (double)n);
+        assert_true((double)w.out.len * 8 < 1.03 * (bits + 2 * (double)n / 64)); /* two bits a scale */
+    }
+    /* A run of zeros costs next to nothing. */
+    memset(w.d, 0, n * sizeof(float));
+    struct neb_codec_input none = {.z = w.d, .n = n};
+    neb__buf_clear(&w.out);
+    assert_ok(neb__codec_encode(rung, &none, w.r, NULL, &w.out));
+    assert_true(w.out.len < 100);
+    work_free(&w);
+}
+
 static void rungs_are_found(void **state)
 {
     (void)state;
@@ -474,7 +514,7 @@ static void rungs_are_found(void **state)
         assert_ptr_equal(neb__rung_by_name(neb__rung_table[i].name), &neb__rung_table[i]);
         double bytes =
             (double)(neb__codec_bound(&neb__rung_table[i], NEB_CELL) - NEB_CODEC_HEADER) / (double)NEB_CELL;
-        if (neb__rung_table[i].cls == NEB_DENSE)
+        if (neb__rung_fixed_size(&neb__rung_table[i]))
             assert_true(fabs(bytes - (double)neb__rung_table[i].bytes) < 1e-3 * bytes + 1e-4);
     }
     assert_null(neb__rung_by_id(0));
@@ -496,6 +536,7 @@ int main(void)
         cmocka_unit_test(modular_sums),
         cmocka_unit_test(lossless_stage_pays_or_stays_away),
         cmocka_unit_test(sparse_size_is_near_its_floor),
+        cmocka_unit_test(statistical_size_is_near_its_floor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

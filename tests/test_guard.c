@@ -18,21 +18,21 @@ static void residuals_and_losses_refuse_rungs(void **state)
     struct line s;
     line_open(&s, &c, 1);
     for (int i = 0; i < 3; i++) line_round(&s, mbit(9000), 0, &rng);
-    assert_string_equal(s.d.rung->name, "int2e");
+    assert_string_equal(s.d.rung->name, "stat2");
     neb__rate_quality(s.rate, s.d.rung->id, 1.0, 0.9);
     line_round(&s, mbit(9000), 0, &rng);
     assert_string_equal(s.d.rung->name, "int4e");
-    assert_non_null(strstr(s.d.reason, "int2e refused"));
+    assert_non_null(strstr(s.d.reason, "stat2 refused"));
     neb__rate_loss(s.rate, 3.0);
     neb__rate_loss(s.rate, NAN); /* once is enough */
     line_round(&s, mbit(9000), 0, &rng);
     assert_string_equal(s.d.rung->name, "int8e");
     int back = 0; /* refusals end, and last longer each time */
-    for (; back < 100 && strcmp(s.d.rung->name, "int2e"); back++) line_round(&s, mbit(9000), 0, &rng);
+    for (; back < 100 && strcmp(s.d.rung->name, "stat2"); back++) line_round(&s, mbit(9000), 0, &rng);
     assert_in_range(back, 55, 65);
     neb__rate_quality(s.rate, s.d.rung->id, 1.0, INFINITY);
     line_round(&s, mbit(9000), 0, &rng);
-    for (back = 0; back < 300 && strcmp(s.d.rung->name, "int2e"); back++) line_round(&s, mbit(9000), 0, &rng);
+    for (back = 0; back < 300 && strcmp(s.d.rung->name, "stat2"); back++) line_round(&s, mbit(9000), 0, &rng);
     assert_in_range(back, 240, 257);
     neb__rate_destroy(s.rate);
 }

@@ -2,12 +2,12 @@
  *
  *     header (20 bytes) := 'N' 'C' · version u8 · rung u8 · values u32 · body bytes u32 · body bytes before
  *                          the lossless stage u32 · check value of the outside scales u32 (0 for other rungs)
- *     body              := dense: the cells, each of a length that follows from its number of values
- *                          sparse: length of each cell u32, then the cells
+ *     body              := of fixed size: the cells, each of a length that follows from its number of values
+ *                          else (sparse, statistical): length of each cell u32, then the cells
  *
  * A body that is shorter than its length before the lossless stage went through that stage. Nothing else
- * marks it. Rung and n fix the length before that stage for the dense class, and bound it for the sparse
- * class. So a header tells the most that a receiver will ever have to hold. A header that says something else
+ * marks it. Rung and n fix the length before that stage, or bound it where cells have a length; such cells went through
+ * an entropy coder and never through that stage. So a header tells the most that a receiver will ever have to hold. A header that says something else
  * is refused.
  *
  * All arithmetic that must give the same bits everywhere runs in the strict floating-point mode
@@ -16,6 +16,7 @@
 #include "codec/dense.h"
 #include "codec/lossless.h"
 #include "codec/sparse.h"
+#include "codec/stat.h"
 #include "base/bytes.h"
 #include "base/fpmode.h"
 #include "base/mem.h"
@@ -31,12 +32,21 @@ static size_t cell_values(size_t n, size_t cell)
     return left < NEB_CELL ? left : NEB_CELL;
 }
 
-static size_t body_bound(const struct neb_rung *rung, size_t n) /* exact for the dense class */
+bool neb__rung_fixed_size(const struct neb_rung *rung)
+{
+    return rung->kind != NEB_RUNG_TOPK && rung->kind != NEB_RUNG_STAT;
+}
+
+static size_t cell_bound(const struct neb_rung *rung, size_t n)
+{
+    if (neb__rung_fixed_size(rung)) return neb__dense_size(rung, n);
+    return 4 + (rung->kind == NEB_RUNG_STAT ? neb__stat_bound(n) : neb__sparse_bound(rung, n));
+}
+
+static size_t body_bound(const struct neb_rung *rung, size_t n) /* exact for a rung of fixed size */
 {
     size_t whole = n / NEB_CELL, rest = n % NEB_CELL;
-    if (rung->cls == NEB_DENSE)
-        return whole * neb__dense_size(rung, NEB_CELL) + (rest ? neb__dense_size(rung, rest) : 0);
-    return whole * (4 + neb__sparse_bound(rung, NEB_CELL)) + (rest ? 4 + neb__sparse_bound(rung, rest) : 0);
+    return whole * cell_bound(rung, NEB_CELL) + (rest ? cell_bound(rung, rest) : 0);
 }
 
 size_t neb__codec_bound(const struct neb_rung *rung, size_t n)
@@ -93,12 +103,36 @@ static neb_status check_input(const struct neb_rung *rung, const struct neb_code
     return scales_valid(in->scales, in->n);
 }
 
+/* Memory of the encoders whose cells have a length. */
+struct work {
+    struct neb__sparse *sparse;
+    struct neb__stat *stat;
+};
+
+static neb_status make_work(const struct neb_rung *rung, struct work *w)
+{
+    *w = (struct work){0};
+    if (rung->kind == NEB_RUNG_TOPK && !(w->sparse = neb__sparse_create()))
+        return neb__fail(NEB_ERR_NOMEM, "no memory for the sparse encoder");
+    if (rung->kind == NEB_RUNG_STAT && !(w->stat = neb__stat_create()))
+        return neb__fail(NEB_ERR_NOMEM, "no memory for the statistical encoder");
+    return NEB_OK;
+}
+
+static bool encode_variable(const struct neb_rung *rung, const struct work *w, struct neb__pass *p,
+                            uint8_t *out, size_t *size)
+{
+    if (w->stat) return neb__stat_encode(w->stat, rung, p, out, size);
+    return neb__sparse_encode(w->sparse, rung, p, out, size);
+}
+
 /* Writes the cells from `body` on; *len: bytes written. False: a value is not allowed. */
 static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_input *in,
-                         struct neb__sparse *work, float *next, struct neb_codec_stats *stats, uint8_t *body,
+                         const struct work *work, float *next, struct neb_codec_stats *stats, uint8_t *body,
                          size_t *len)
 {
-    size_t cells = neb__codec_cells(in->n), at = work ? 4 * cells : 0;
+    const bool fixed = neb__rung_fixed_size(rung);
+    size_t cells = neb__codec_cells(in->n), at = fixed ? 0 : 4 * cells;
     struct neb__pass p = {.stream = next && (uintptr_t)next % 64 == 0};
     for (size_t c = 0; c < cells; c++) {
         size_t start = c * NEB_CELL, size = 0;
@@ -107,8 +141,8 @@ static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_inp
         p.next = next ? next + start : NULL;
         if (in->hooks) p.next = in->hooks->next;
         const float *scales = in->scales ? in->scales + start / NEB_CODEC_EXT_BLOCK : NULL;
-        if (work) {
-            if (!neb__sparse_encode(work, rung, &p, body + at, &size)) return false;
+        if (!fixed) {
+            if (!encode_variable(rung, work, &p, body + at, &size)) return false;
             neb__put32(body + 4 * c, (uint32_t)size);
         } else {
             int limit = rung->outside_scales ? 127 / in->members : 0;
@@ -127,17 +161,17 @@ neb_status neb__codec_encode(const struct neb_rung *rung, const struct neb_codec
                              struct neb_codec_stats *stats, struct neb_buf *out)
 {
     struct neb_codec_stats local;
-    struct neb__sparse *work = NULL;
+    struct work work;
     size_t len = 0;
     NEB_TRY(check_input(rung, in));
     NEB_TRY(neb__buf_reserve(out, neb__codec_bound(rung, in->n)));
-    if (rung->cls == NEB_SPARSE && !(work = neb__sparse_create()))
-        return neb__fail(NEB_ERR_NOMEM, "no memory for the sparse encoder");
+    NEB_TRY(make_work(rung, &work));
     uint8_t *header = out->data + out->len;
     struct neb_fpmode mode = neb__fp_strict();
-    bool ok = encode_cells(rung, in, work, next, &local, header + NEB_CODEC_HEADER, &len);
+    bool ok = encode_cells(rung, in, &work, next, &local, header + NEB_CODEC_HEADER, &len);
     neb__fp_restore(mode);
-    neb__sparse_free(work);
+    neb__sparse_free(work.sparse);
+    neb__stat_free(work.stat);
     if (!ok) return refuse_value(in);
 
     header[0] = 'N', header[1] = 'C', header[2] = VERSION, header[3] = rung->id;
@@ -167,7 +201,7 @@ neb_status neb__codec_peek(const uint8_t *bytes, size_t len, struct neb_codec_in
     if (i.n < 1 || i.n > NEB_CODEC_MAX_N || i.body != len - NEB_CODEC_HEADER || i.body > i.raw)
         return neb__quiet(NEB_ERR_CORRUPT, "code with impossible lengths");
     size_t bound = body_bound(i.rung, i.n);
-    if (i.rung->cls == NEB_DENSE ? i.raw != bound : i.raw > bound || i.body != i.raw)
+    if (neb__rung_fixed_size(i.rung) ? i.raw != bound : i.raw > bound || i.body != i.raw)
         return neb__quiet(NEB_ERR_CORRUPT, "code of rung %s: a body of %zu bytes cannot hold %zu values",
                           i.rung->name, i.raw, i.n);
     if (i.rung->outside_scales != (i.scales != 0))
@@ -177,7 +211,7 @@ neb_status neb__codec_peek(const uint8_t *bytes, size_t len, struct neb_codec_in
     return NEB_OK;
 }
 
-static neb_status check_cells(const struct neb_codec_view *v) /* the sparse table of lengths */
+static neb_status check_cells(const struct neb_codec_view *v) /* the table of lengths */
 {
     size_t cells = neb__codec_cells(v->info.n);
     uint64_t sum = 4 * (uint64_t)cells;
@@ -211,8 +245,8 @@ neb_status neb__codec_open(const uint8_t *bytes, size_t len, const float *scales
         }
         v.body = v.owned;
     }
-    if (v.info.rung->cls == NEB_SPARSE)
-        NEB_TRY(check_cells(&v)); /* no close: a sparse code is never packed */
+    if (!neb__rung_fixed_size(v.info.rung))
+        NEB_TRY(check_cells(&v)); /* no close: such a code is never packed */
     *view = v;
     return NEB_OK;
 }
@@ -227,14 +261,16 @@ static bool decode_cell(const struct neb_codec_view *v, size_t cell, bool stream
 {
     const struct neb_rung *rung = v->info.rung;
     size_t n = cell_values(v->info.n, cell);
-    if (rung->cls == NEB_DENSE) {
+    if (neb__rung_fixed_size(rung)) {
         const float *scales = v->scales ? v->scales + cell * (NEB_CELL / NEB_CODEC_EXT_BLOCK) : NULL;
         return neb__dense_decode(rung, v->body + cell * neb__dense_size(rung, NEB_CELL), scales, n, stream,
                                  out);
     }
     size_t at = 4 * neb__codec_cells(v->info.n);
     for (size_t c = 0; c < cell; c++) at += neb__get32(v->body + 4 * c);
-    return neb__sparse_decode(rung, v->body + at, neb__get32(v->body + 4 * cell), n, out);
+    const size_t len = neb__get32(v->body + 4 * cell);
+    if (rung->kind == NEB_RUNG_STAT) return neb__stat_decode(v->body + at, len, n, out);
+    return neb__sparse_decode(rung, v->body + at, len, n, out);
 }
 
 neb_status neb__codec_cell(const struct neb_codec_view *view, size_t cell, float *out)

@@ -19,14 +19,21 @@
 #define NEB_CODEC_HEADER    20                /* bytes */
 #define NEB_CODEC_EXT_BLOCK 256               /* values that share one scale given from outside */
 
-enum neb_rung_kind { NEB_RUNG_FP32, NEB_RUNG_BF16, NEB_RUNG_INT, NEB_RUNG_EXTERN, NEB_RUNG_TOPK };
+enum neb_rung_kind {
+    NEB_RUNG_FP32,
+    NEB_RUNG_BF16,
+    NEB_RUNG_INT,
+    NEB_RUNG_EXTERN,
+    NEB_RUNG_STAT,
+    NEB_RUNG_TOPK
+};
 
 struct neb_rung {
     uint8_t id; /* on the wire: never renumbered */
     const char *name;
     enum neb_rung_class cls;
     enum neb_rung_kind kind;
-    uint8_t bits;   /* of one coded value */
+    uint8_t bits;   /* of one coded value; statistical: on average */
     bool optimal;   /* the scale with the least squared error instead of the largest magnitude */
     uint16_t block; /* dense: values that share a scale */
     uint16_t k;     /* sparse: values kept of 4096 */
@@ -43,6 +50,8 @@ extern const int neb__rung_count;
 const struct neb_rung *neb__rung_by_id(uint8_t id);         /* NULL: no such rung */
 const struct neb_rung *neb__rung_by_name(const char *name); /* likewise */
 const struct neb_rung *neb__rung_exact(void);               /* the first exact one */
+bool neb__rung_fixed_size(
+    const struct neb_rung *rung); /* rung and n fix the bytes; the lossless stage may follow */
 
 struct neb_codec_input {
     const float *z; /* (n) */

@@ -2,8 +2,8 @@
  *
  * Quantised values have unequal frequencies (4-bit values of Gaussian data: 3.4 bits), so an entropy stage
  * saves 5 to 20 %. The line decides whether that is worth the time. squeeze() packs a sample and measures the
- * time for each byte saved. It goes on only if the line would need longer for these bytes. A sparse code is
- * at its entropy already, so squeeze() leaves it alone.
+ * time for each byte saved. It goes on only if the line would need longer for these bytes. A sparse or statistical code
+ * is at its entropy already, so squeeze() leaves it alone.
  *
  * zstd allocates through base/mem.h. */
 #define ZSTD_STATIC_LINKING_ONLY /* custom allocators */
@@ -78,7 +78,7 @@ neb_status neb__codec_squeeze(struct neb_buf *b, size_t at, double goodput, size
     uint8_t *code = b->data + at;
     NEB_TRY(neb__codec_peek(code, b->len - at, &info));
     *gain = 0;
-    if (info.rung->cls == NEB_SPARSE || info.body != info.raw || info.body < 64 || !(goodput > 0))
+    if (!neb__rung_fixed_size(info.rung) || info.body != info.raw || info.body < 64 || !(goodput > 0))
         return NEB_OK;
     uint8_t *body = code + NEB_CODEC_HEADER, *packed = neb__malloc(info.body);
     if (!packed) return neb__fail(NEB_ERR_NOMEM, "no memory for the lossless stage (%zu bytes)", info.body);

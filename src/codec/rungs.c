@@ -4,6 +4,8 @@
  * the scale of least squared error), 9 int8 with scales from outside. Sparse: 32 + 4 * (0: 64, 1: 32, 2: 16,
  * 3: 8, 4: 128, 5: 256 kept of 4096) + (bits - 1).
  *
+ * 10 is the statistical code of 2 bits.
+ *
  * `nebula-i bench codec` measures `bytes` and `error` on Gaussian data. They are a first guess for the rate
  * controller, which replaces both by what it sees. The rows of a class are ordered by error. */
 #include "codec/codec.h"
@@ -30,6 +32,7 @@ const struct neb_rung neb__rung_table[] = {
     DENSE(9, "int8x", NEB_RUNG_EXTERN, 8, false, NEB_CODEC_EXT_BLOCK, 1.0f, 0.014f, .outside_scales = true),
     DENSE(6, "int4e", NEB_RUNG_INT, 4, true, 128, 0.5156f, 0.11f),
     DENSE(5, "int4", NEB_RUNG_INT, 4, false, 128, 0.5156f, 0.12f),
+    DENSE(10, "stat2", NEB_RUNG_STAT, 2, true, 64, 0.2481f, 0.311f),
     DENSE(8, "int2e", NEB_RUNG_INT, 2, true, 64, 0.2813f, 0.34f),
     DENSE(7, "int2", NEB_RUNG_INT, 2, false, 64, 0.2813f, 0.51f),
     SPARSE(55, "sparse4.k256", 4, 256, 0.0697f, 0.822f),
