@@ -122,6 +122,9 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"train:\n  save_every: -5\n", ":2: train.save_every: '-5' is not a whole number from 0 to 1e12"},
         {"train: {minutes: -1}\n", ":1: train.minutes: '-1' is not a number from 0 to 1e9"},
         {"train: {beta2: 1}\n", ":1: train.beta2: '1' is not a number from 0 to 0.9999999"},
+         ":1: train.muon_also names matrices for Muon, but train.optimizer is adamw"},
+        {"data:\n  temperature: 2\n", ":2: data.temperature: '2' is not a number above 0, up to 1"},
+        {"train: {temperature: 2}\ndata: {temperature: 0.5}\n", ":2: data.temperature and train.temperature"},
         {"train: {clip: -1}\n", ":1: train.clip: '-1' is not a number from 0"},
         {"train: {lr: 1e-3, floor: 1}\n", ":1: train.floor is 1; it must not exceed the lr, 0.001"},
         {"train: {lr: nan}\n", ":1: train.lr: 'nan' is not a number from 0 to 10"},
@@ -196,6 +199,25 @@ static void wrong_jobs_say_where_and_what(void **state)
     assert_status(read_job(good, words, 1, &j), NEB_ERR_CONFIG);
     assert_non_null(strstr(neb_last_error(), "unknown key 'train.stepz'; did you mean 'steps'?"));
     check_log_restore();
+}
+
+/* A section with corpora is the list of them; the temperature is an exponent there. */
+static void data_may_be_a_section(void **state)
+{
+    (void)state;
+    struct neb_job j;
+    assert_ok(read_job(
+        "data:\n  temperature: 0.5\n  corpora:\n    - {file: a, lang: en}\n    - {file: b, lang: de, use: "
+        "valid}\n",
+        NULL, 0, &j));
+    assert_true(j.n_data == 2 && j.train.temperature > 1.9999 && j.train.temperature < 2.0001);
+    assert_string_equal(j.data[1].file, "b");
+    assert_string_equal(j.data[1].use, "valid");
+    neb__job_free(&j);
+    char *words[] = {(char *)"data.temperature=1"};
+    assert_ok(read_job("data: [{file: a}]\n", words, 1, &j));
+    assert_true(j.n_data == 1 && j.train.temperature > 0.9999 && j.train.temperature < 1.0001);
+    neb__job_free(&j);
 }
 
 /* Every task with every family: a model that fits is taken, with the head that the task needs; any other is
@@ -403,6 +425,7 @@ int main(void)
         cmocka_unit_test(an_empty_value_is_the_default),
         cmocka_unit_test(a_section_may_be_empty),
         cmocka_unit_test(wrong_jobs_say_where_and_what),
+        cmocka_unit_test(data_may_be_a_section),
         cmocka_unit_test(task_and_model_must_fit),
         cmocka_unit_test(rows_of_objectives_are_whole),
         cmocka_unit_test(a_site_has_its_own),

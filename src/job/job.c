@@ -78,7 +78,8 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(beta1, NEB_OPT_REAL, "0.9", NULL, "AdamW", NEB_OPT_RANGE(0, 0.999999)),
     TRAIN(beta2, NEB_OPT_REAL, "0.98", NULL, "AdamW", NEB_OPT_RANGE(0, 0.9999999)),
     TRAIN(mask, NEB_OPT_SHARE, "0.15", NULL, "mlm, rtd: share of masked tokens", NEB_OPT_RANGE(0.01, 0.9)),
-    TRAIN(temperature, NEB_OPT_REAL, "2", NULL, "language sampling: 1 follows the sizes, larger is more even",
+    TRAIN(temperature, NEB_OPT_REAL, "2", NULL,
+          "language sampling: 1 follows the sizes, larger is more even; the inverse of data.temperature",
           NEB_OPT_RANGE(0.01, 1000)),
     TRAIN(rtd_weight, NEB_OPT_REAL, "50", NULL, "rtd: weight of the discriminator's loss",
           NEB_OPT_RANGE(0, 1e6)),
@@ -429,6 +430,7 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "distill", distill_table, &j->distill, NULL));
     NEB_TRY(bind_main_model(j));
     NEB_TRY(bind_model(j, "generator", "bert", "tokens", &j->generator));
+    NEB_TRY(neb__job_gather_data(j));
     NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));

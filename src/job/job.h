@@ -177,6 +177,9 @@ neb_status neb__job_check_train(const struct neb_job *j, const char *section, co
 
 /* Every key with its default and meaning. */
 void neb__job_help(FILE *to);
+/* job_data.c: `data: {temperature: …, corpora: […]}` becomes a list and train.temperature. */
+neb_status neb__job_gather_data(struct neb_job *j);
+
 
 /* The same as tables, ended by a section without a name. */
 enum { NEB_JOB_TABLES = 2 };

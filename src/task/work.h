@@ -20,10 +20,19 @@ struct neb_work_step {
     bool empty;     /* nothing to predict; of the step made now, though the others may be of the one before */
 };
 
+enum { NEB_EVAL_LANGUAGES = 32 };
+
 struct neb_work_eval {
     double loss, accuracy;              /* per counted row */
     double more[NEB_OBJECTIVE_METRICS]; /* as the objective's `metrics` name them */
     int64_t rows, batches;
+    /* The same loss of each language, if there are several; pairs: of the second text. */
+    int languages;
+    struct neb_language_loss {
+        char name[16];
+        double loss;
+        int64_t rows;
+    } language[NEB_EVAL_LANGUAGES];
 };
 
 struct neb_work;

@@ -1,8 +1,12 @@
-/* work_eval.c: a job's model on held-out text: every batch once, without dropout, sums over all of them. */
+/* work_eval.c: a job's model on held-out text: every batch once, without dropout, sums over all of them.
+ *
+ * The text comes in its order, one language behind the other, so most batches have one language, and their loss counts for it.
+ * A batch with several is run again for each of them. The loss over all languages does not depend on that. */
 #include "task/work_internal.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 neb_status neb__eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p, uint64_t key,
                          struct neb_ctl *out)
@@ -33,6 +37,88 @@ void neb__describe_tokens(const struct neb_work_eval *e, char *out, size_t size)
              100 * e->accuracy);
 }
 
+/* ---- by language --------------------------------------------------------------------------------------------- */
+
+struct language_sums {
+    struct neb_eval_sums
+        of[NEB_EVAL_LANGUAGES]; /* by the index of the data's list; further ones are not told apart */
+};
+
+/* The language of loss row i, or -1. */
+static int language_of(const struct neb_work *w, const struct neb_batch *b, int32_t i)
+{
+    const struct neb_batch_side *s = &b->side[b->sides - 1];
+    const int32_t row = b->loss.rows[i];
+    if (row < 0 || row >= s->tokens) return -1;
+    const int32_t lang = s->lang[row];
+    return lang >= 0 && lang < w->data->n_langs && lang < NEB_EVAL_LANGUAGES ? lang : -1;
+}
+
+/* Rows of each language. Returns how many languages there are; *any is one of them. */
+static int count_languages(const struct neb_work *w, const struct neb_batch *b,
+                           int64_t rows[NEB_EVAL_LANGUAGES], int *any)
+{
+    int n = 0;
+    memset(rows, 0, NEB_EVAL_LANGUAGES * sizeof *rows);
+    for (int32_t i = 0; i < b->loss.used; i++) {
+        int lang = language_of(w, b, i);
+        if (lang < 0) return 0;
+        if (!rows[lang]++) n++, *any = lang;
+    }
+    return n;
+}
+
+/* Once more for each language, with the weights of the others 0. */
+static neb_status eval_apart(struct neb_work *w, struct neb_batch *b, const int64_t rows[NEB_EVAL_LANGUAGES],
+                             struct language_sums *l)
+{
+    neb_status status = NEB_OK;
+    for (int lang = 0; lang < NEB_EVAL_LANGUAGES && status == NEB_OK; lang++) {
+        struct neb_eval_sums sums = {0};
+        if (!rows[lang]) continue;
+        for (int32_t i = 0; i < b->loss.used; i++) b->loss.weight[i] = language_of(w, b, i) == lang;
+        status = w->steps->eval(w, b, &sums);
+        l->of[lang].loss += sums.loss;
+        l->of[lang].rows += rows[lang];
+    }
+    for (int32_t i = 0; i < b->loss.used; i++) b->loss.weight[i] = 1;
+    return status;
+}
+
+static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb_eval_sums *sums,
+                             struct language_sums *l)
+{
+    const struct neb_eval_sums before = *sums;
+    int64_t rows[NEB_EVAL_LANGUAGES];
+    int lang = 0, n = count_languages(w, b, rows, &lang);
+    NEB_TRY(w->steps->eval(w, b, sums));
+    if (n > 1) return w->steps->loss_by_weight ? eval_apart(w, b, rows, l) : NEB_OK;
+    if (n < 1) return NEB_OK;
+    l->of[lang].loss += sums->loss - before.loss;
+    l->of[lang].rows += rows[lang];
+    return NEB_OK;
+}
+
+/* Losses are at the last stage of a pipeline; every rank knows the rows. */
+static neb_status end_languages(struct neb_work *w, struct language_sums *l, struct neb_work_eval *e)
+{
+    int n = 0;
+    for (int i = 0; i < NEB_EVAL_LANGUAGES; i++) n += l->of[i].rows > 0;
+    if (n < 2) return NEB_OK;
+    for (int i = 0; i < NEB_EVAL_LANGUAGES; i++) {
+        struct neb_eval_sums *s = &l->of[i];
+        if (!s->rows) continue;
+        NEB_TRY(neb__work_stage_sums(w, s));
+        struct neb_language_loss *to = &e->language[e->languages++];
+        to->loss = s->loss / (double)s->rows;
+        to->rows = s->rows;
+        snprintf(to->name, sizeof to->name, "%s", w->data->langs[i]);
+    }
+    return NEB_OK;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------------- */
+
 /* Counts the batches of all the text. They come in its order, one language behind the other, so a selection
  * must be spread. */
 static neb_status count_batches(struct neb_work *w, const char *use, int64_t *total)
@@ -53,6 +139,7 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
     struct neb_batches *stream = NULL;
     struct neb_batch *b = NULL;
     struct neb_eval_sums sums = {0};
+    struct language_sums languages = {0};
     int64_t total = 0;
     if (w->links.relay.take)
         return neb__quiet(NEB_ERR_NOTFOUND, "held-out text needs the generator, which is on another site");
@@ -64,7 +151,7 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
     for (int64_t i = 0; status == NEB_OK; i++) {
         status = neb__batches_next(stream, b);
         if (status == NEB_OK && (i + 1) * batches / total > i * batches / total)
-            status = w->steps->eval(w, b, &sums);
+            status = eval_batch(w, b, &sums, &languages);
     }
     neb__batch_free(b);
     neb__batches_free(stream);
@@ -81,6 +168,7 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
                               .rows = sums.rows,
                               .batches = sums.batches};
     if (w->steps->end_eval) w->steps->end_eval(&sums, &e);
+    NEB_TRY(end_languages(w, &languages, &e));
     *out = e;
     return NEB_OK;
 }

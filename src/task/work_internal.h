@@ -39,6 +39,7 @@ struct neb_objective_steps {
     void (*end_eval)(const struct neb_eval_sums *s, struct neb_work_eval *out);
     /* What the model makes of the first texts of a batch, in words: task/samples.h. */
     neb_status (*sample)(struct neb_work *w, const struct neb_batch *b, struct neb_buf *out);
+    bool loss_by_weight; /* eval's loss has each row times its weight, so that some rows can be left out */
 };
 
 enum { NEB_WORK_RUNS = 2 }; /* of a batch, at most */

@@ -56,7 +56,12 @@ static neb_status eval_plain(struct neb_work *w, struct neb_batch *b, struct neb
 }
 
 const struct neb_objective_steps neb__plain_steps = {
-    .make_models = make_model, .add_runs = add_plain, .eval = eval_plain, .sample = neb__sample_tokens};
+    .make_models = make_model,
+    .add_runs = add_plain,
+    .eval = eval_plain,
+    .sample = neb__sample_tokens,
+    .loss_by_weight = true,
+};
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
 

@@ -84,6 +84,23 @@ static void measure_held_out(struct neb_trainer *t, const struct neb_work_eval *
         snprintf(name, sizeof name, "valid/%s", o->metrics[i]);
         neb__metrics_put(t->metrics, t->progress.step, name, e->more[i]);
     }
+    for (int i = 0; i < e->languages; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "valid/loss/%s", e->language[i].name);
+        neb__metrics_put(t->metrics, t->progress.step, name, e->language[i].loss);
+    }
+}
+
+/* ", by language: de 3.2104, en 2.9876"; nothing if there is one. */
+static void describe_languages(const struct neb_work_eval *e, char *out, size_t size)
+{
+    size_t at = 0;
+    out[0] = 0;
+    for (int i = 0; i < e->languages && at < size; i++) {
+        int n = snprintf(out + at, size - at, "%s %s %.4f", i ? "," : "; by language:", e->language[i].name,
+                         e->language[i].loss);
+        at += n > 0 ? (size_t)n : size;
+    }
 }
 
 /* There is no loss where the job has no such text, or the text nothing to predict, which was logged where it was
@@ -106,7 +123,8 @@ static void show_held_out(struct neb_trainer *t, const struct neb_conclusion *c)
     const struct neb_work_eval *e = &c->eval;
     measure_held_out(t, e);
     note_samples(t, c->samples);
-    char found[200], in[64] = "";
+    char found[200], in[64] = "", apart[40 * NEB_EVAL_LANGUAGES];
+    describe_languages(e, apart, sizeof apart);
     t->job->objective->describe(e, found, sizeof found);
     if (neb__trainer_rounds(t)) {
         struct neb_session_status st;
@@ -114,7 +132,7 @@ static void show_held_out(struct neb_trainer *t, const struct neb_conclusion *c)
         snprintf(in, sizeof in, ", with %" PRId64 " tokens of all sites", st.tokens);
         neb__metrics_put(t->metrics, t->progress.step, "valid/tokens", (double)st.tokens);
     }
-    neb__progress_line(&t->show, "held out at step %" PRId64 ": %s%s", t->progress.step, found, in);
+    neb__progress_line(&t->show, "held out at step %" PRId64 ": %s%s%s", t->progress.step, found, in, apart);
 }
 
 neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
