@@ -122,6 +122,8 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"train:\n  save_every: -5\n", ":2: train.save_every: '-5' is not a whole number from 0 to 1e12"},
         {"train: {minutes: -1}\n", ":1: train.minutes: '-1' is not a number from 0 to 1e9"},
         {"train: {beta2: 1}\n", ":1: train.beta2: '1' is not a number from 0 to 0.9999999"},
+        {"train: {optimizer: adam}\n", ":1: train.optimizer: 'adam' is not adamw or muon"},
+        {"train: {muon_also: x}\n",
          ":1: train.muon_also names matrices for Muon, but train.optimizer is adamw"},
         {"data:\n  temperature: 2\n", ":2: data.temperature: '2' is not a number above 0, up to 1"},
         {"train: {temperature: 2}\ndata: {temperature: 0.5}\n", ":2: data.temperature and train.temperature"},

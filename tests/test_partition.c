@@ -3,6 +3,7 @@
 #include "check.h"
 #include "forked.h"
 #include "optim/optimizer.h"
+#include "tensor/matrices.h"
 #include "tensor/partition.h"
 
 #include <math.h>
@@ -52,16 +53,20 @@ static neb_param *add(neb_params *ps, const char *name, int ndim, int64_t rows, 
 {
     struct neb_param_spec s = {
         .name = name, .ndim = ndim, .shape = {rows, cols}, .init = NEB_INIT_NORMAL, .scale = 0.05f};
+    s.hidden = ndim == 2 && strstr(name, "layers");
+    if (s.hidden) s.matrices = 2, s.matrix_rows[0] = 100, s.matrix_rows[1] = rows - 100;
     return neb_params_add(ps, &s);
 }
 
 static struct neb_layout layout; /* of this process */
+static neb_optimizer_kind kind = NEB_ADAMW;
 
 static neb_status open_net(struct net *n, struct neb_group *g, int zero)
 {
     char name[64];
     struct neb_optimizer_config c = neb_optimizer_defaults();
     c.max_norm = 0.01f; /* clips */
+    c.kind = kind;
     struct neb_device_config one = {.threads = 1};
     NEB_TRY(neb_device_open("cpu", &one, &n->dev));
     NEB_TRY(neb_params_create(&n->ps));
@@ -75,6 +80,7 @@ static neb_status open_net(struct net *n, struct neb_group *g, int zero)
     n->unused = add(n->ps, "unused", 1, 1000, 1);
     neb_params_trainable(n->ps, "layers.2.*", false);
     layout = (struct neb_layout){.world = g, .data = g};
+    if (kind == NEB_MUON) NEB_TRY(neb__params_take_matrices(n->ps, NULL));
     NEB_TRY(neb__ranks_partition(n->ps, &layout, zero));
     NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
     NEB_TRY(neb_tape_create(n->dev, n->ps, &n->tape));
@@ -173,9 +179,8 @@ static struct trial *trained(int zero, int micros)
     return x;
 }
 
-static void has_equal_bits(void **state)
+static void compare_bits(void)
 {
-    (void)state;
     struct trial *data = trained(0, RANKS);
     for (int zero = 1; zero <= 3; zero++) {
         struct trial *x = trained(zero, RANKS);
@@ -185,6 +190,21 @@ static void has_equal_bits(void **state)
         forked_free(x, ROOM);
     }
     forked_free(data, ROOM);
+}
+
+static void has_equal_bits(void **state)
+{
+    (void)state;
+    compare_bits();
+}
+
+/* With zero a rank has whole matrices; without, the ranks deal them out. */
+static void has_equal_bits_with_muon(void **state)
+{
+    (void)state;
+    kind = NEB_MUON;
+    compare_bits();
+    kind = NEB_ADAMW;
 }
 
 /* Several micro-batches a rank are added up in another order. */
@@ -255,7 +275,8 @@ static void ends_together(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(has_equal_bits), cmocka_unit_test(stays_close),
-                                       cmocka_unit_test(holds_its_part), cmocka_unit_test(ends_together)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_equal_bits), cmocka_unit_test(has_equal_bits_with_muon),
+        cmocka_unit_test(stays_close), cmocka_unit_test(holds_its_part), cmocka_unit_test(ends_together)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

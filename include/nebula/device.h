@@ -49,7 +49,7 @@
 extern "C" {
 #endif
 
-#define NEB_DEVICE_ABI 4u
+#define NEB_DEVICE_ABI 5u
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
@@ -62,6 +62,7 @@ enum neb_slot { /* for scratch_bytes */
                 NEB_SLOT_ATTN_BWD,
                 NEB_SLOT_LINEAR_XENT,
                 NEB_SLOT_SUMSQ,
+                NEB_SLOT_MUON,
 };
 
 /* Functions of the program that a plug-in may call; it cannot see the program's internals. Both may be called
@@ -185,6 +186,10 @@ struct neb_device_ops {
 
     /* for replaced-token detection */
     neb_status (*sample)(void *dev, const struct neb_sample *); /* [optional]: without it the host draws */
+
+    /* for Muon */
+    neb_status (*muon)(void *dev,
+                       const struct neb_muon_args *); /* [optional]: composed from primitives without it */
 };
 
 typedef const struct neb_device_ops *(*neb_device_plugin_fn)(uint32_t abi);

@@ -147,6 +147,26 @@ struct neb_update {
     const struct neb_ctl *ctl;
 };
 
+/* Muon over `batch` matrices (rows, cols) of the slab. Matrix i begins at value at[i] of param, m, grad and shadow. With g
+ * multiplied by ctl->clip:
+ *   m = momentum m + g;  x = g + momentum m, divided by its norm (zeros stay zeros)
+ *   `steps` times, with A = x x^T:  x = c0 x + c1 A x + c2 A^2 x,  in products of `type`
+ *   p -= ctl->lr (scale x + decay p)
+ * Nothing changes when ctl->nonfinite is set. src/optim/orthogonal.c has the composition from primitives. */
+struct neb_muon_args {
+    float *param, *m;
+    const float *grad;
+    void *shadow;      /* BF16 copy of param or NULL */
+    const int64_t *at; /* (batch) device */
+    int64_t batch, rows, cols;
+    float momentum, scale, decay;
+    float coefficient[3];
+    int steps;
+    neb_dtype type; /* F32 or BF16 */
+    void *scratch;
+    const struct neb_ctl *ctl;
+};
+
 #ifdef __cplusplus
 }
 #endif

@@ -88,6 +88,12 @@ struct neb_param_spec {
     int64_t part_first[3], part_count[3];
     bool elsewhere; /* this process has nothing of it */
     bool copy;      /* another process has the same values and counts them in the norm */
+    /* A weight between hidden states, which NEB_MUON takes as a matrix; not embeddings and heads. Two dimensions. */
+    bool hidden;
+    /* It is made of up to three matrices one below the other (q, k, v), which Muon takes apart: their rows. Where the
+     * weight is cut by rows, each of them is a part. 0: one matrix. */
+    int matrices;
+    int64_t matrix_rows[3];
 };
 
 NEB_API neb_status neb_params_create(neb_params **out);
@@ -319,23 +325,33 @@ NEB_API void neb_loss_cosine(neb_tape *t, neb_tensor *x, neb_tensor *y, const st
 
 /* ---- optimizer ----------------------------------------------------------------------------------------- */
 
-typedef enum neb_optimizer_kind { NEB_ADAMW, NEB_SGD } neb_optimizer_kind;
+typedef enum neb_optimizer_kind {
+    NEB_ADAMW,
+    NEB_SGD,
+    NEB_MUON, /* matrices between hidden states: orthogonalised momentum; all other parameters: AdamW */
+} neb_optimizer_kind;
 
 struct neb_optimizer_config {
     neb_optimizer_kind kind;
     float beta1, beta2, eps; /* SGD: beta1 is the momentum */
     float decay;
     float max_norm; /* clip the global norm to this; 0: no clipping */
+    /* Muon only */
+    float muon_momentum;
+    neb_dtype muon_type; /* of its products: F32 or BF16 */
+    const char *
+        muon_also; /* further matrices, as shell patterns separated by commas; NULL: none. Read at creation */
 };
 
-/* The defaults: AdamW 0.9, 0.999, 1e-8, decay 0.01, max_norm 1. */
+/* The defaults: AdamW 0.9, 0.999, 1e-8, decay 0.01, max_norm 1; Muon 0.95, F32. */
 NEB_API struct neb_optimizer_config neb_optimizer_defaults(void);
 /* The message of NEB_ERR_CONFIG names the impossible number. */
 NEB_API neb_status neb_optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
                                         neb_optimizer **out);
 NEB_API void neb_optimizer_destroy(neb_optimizer *o);
 NEB_API int64_t neb_optimizer_step_count(const neb_optimizer *o);
-/* First and second moments, in the layout of the slab, host memory; for checkpoints. Either may be NULL. */
+/* First and second moments, in the layout of the slab, host memory; for checkpoints. Either may be NULL. A matrix that Muon
+ * takes has its momentum in the first and zeros in the second. */
 NEB_API neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v);
 NEB_API neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, const float *v);
 

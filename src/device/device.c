@@ -77,11 +77,12 @@ enum {
               SIZE(neb_attn_dropout) + SIZE(neb_norm) + SIZE(neb_norm_bwd) + SIZE(neb_linear) +
               SIZE(neb_linear_bwd) + SIZE(neb_attn) + SIZE(neb_attn_bwd) + SIZE(neb_attn_listed) +
               SIZE(neb_linear_xent) + SIZE(neb_xent) + SIZE(neb_bce) + SIZE(neb_pair_loss) + SIZE(neb_best) +
-              SIZE(neb_sample) + SIZE(neb_update) + SIZE(neb_clip) + SIZE(neb_sumsq) + SIZE(neb_pack_linear) +
-              SIZE(neb_reduce) + SIZE(neb_device_ops) + SIZE(neb_device_config) + SIZE(neb_device_info))
+              SIZE(neb_sample) + SIZE(neb_muon_args) + SIZE(neb_update) + SIZE(neb_clip) + SIZE(neb_sumsq) +
+              SIZE(neb_pack_linear) + SIZE(neb_reduce) + SIZE(neb_device_ops) + SIZE(neb_device_config) +
+              SIZE(neb_device_info))
 };
 #undef SIZE
-_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 3872,
+_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 3992,
                "a struct of the device ABI changed: raise NEB_DEVICE_ABI, then put the new sum here");
 
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)

@@ -75,6 +75,15 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(weight_decay, NEB_OPT_REAL, "0.01", NULL, "decoupled, not on biases and norms",
           NEB_OPT_RANGE(0, 10)),
     TRAIN(clip, NEB_OPT_REAL, "1", NULL, "largest gradient norm; 0: no clipping", NEB_OPT_RANGE(0, 1e30)),
+    TRAIN(optimizer, NEB_OPT_TEXT, "adamw", NULL,
+          "adamw, or muon: the momentum of every matrix between hidden states is orthogonalised; AdamW for "
+          "the rest",
+          NEB_OPT_CHOICE("adamw", "muon")),
+    TRAIN(muon_momentum, NEB_OPT_REAL, "0.95", NULL, "muon", NEB_OPT_RANGE(0, 0.999999)),
+    TRAIN(muon_dtype, NEB_OPT_TEXT, "auto", NULL, "muon: type of its products; auto: dtype",
+          NEB_OPT_CHOICE("auto", "f32", "bf16")),
+    TRAIN(muon_also, NEB_OPT_TEXT, "", NULL,
+          "muon: further matrices, such as *.lora.* or *.adapter.*; separated by commas"),
     TRAIN(beta1, NEB_OPT_REAL, "0.9", NULL, "AdamW", NEB_OPT_RANGE(0, 0.999999)),
     TRAIN(beta2, NEB_OPT_REAL, "0.98", NULL, "AdamW", NEB_OPT_RANGE(0, 0.9999999)),
     TRAIN(mask, NEB_OPT_SHARE, "0.15", NULL, "mlm, rtd: share of masked tokens", NEB_OPT_RANGE(0.01, 0.9)),
@@ -421,6 +430,7 @@ static neb_status bind_data(struct neb_job *j)
 
 static neb_status bind(struct neb_job *j)
 {
+    NEB_TRY(neb__job_gather_data(j));
     for (int i = 0; sections[i]; i++)
         NEB_TRY(neb__doc_section(&j->doc, sections[i],
                                  !strcmp(sections[i], "data") || !strcmp(sections[i], "sites")));
@@ -430,7 +440,6 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "distill", distill_table, &j->distill, NULL));
     NEB_TRY(bind_main_model(j));
     NEB_TRY(bind_model(j, "generator", "bert", "tokens", &j->generator));
-    NEB_TRY(neb__job_gather_data(j));
     NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));

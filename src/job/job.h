@@ -48,6 +48,8 @@ struct neb_job_train {
     double minutes;
     double lr, floor, decay_share, weight_decay, clip, beta1, beta2, mask, temperature, rtd_weight;
     char *schedule, *device, *dtype, *rtd_embeddings;
+    char *optimizer, *muon_dtype, *muon_also; /* patterns; NULL: none */
+    double muon_momentum;
     bool fallback, deterministic;
 };
 
@@ -175,11 +177,11 @@ neb_status neb__job_check(const struct neb_job *j);
 neb_status neb__job_check_privacy(const struct neb_job *j); /* job_privacy.c; when the sites are bound */
 neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
 
-/* Every key with its default and meaning. */
-void neb__job_help(FILE *to);
 /* job_data.c: `data: {temperature: …, corpora: […]}` becomes a list and train.temperature. */
 neb_status neb__job_gather_data(struct neb_job *j);
 
+/* Every key with its default and meaning. */
+void neb__job_help(FILE *to);
 
 /* The same as tables, ended by a section without a name. */
 enum { NEB_JOB_TABLES = 2 };

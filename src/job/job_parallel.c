@@ -25,6 +25,12 @@ static neb_status check_built(const struct neb_job *j)
     if (p->sequence)
         return neb__doc_fail(&j->doc, line_of(j, "sequence", at, sizeof at),
                              "%s: rows are not shared among processes yet; leave it out", at);
+    if (strcmp(p->offload, "none") && !strcmp(j->train.optimizer, "muon"))
+        return neb__doc_fail(
+            &j->doc, line_of(j, "offload", at, sizeof at),
+            "%s is %s: Muon needs whole matrices of its momentum on the device; leave it out, share the "
+            "state among processes (parallel.zero), or use train.optimizer: adamw",
+            at, p->offload);
     return NEB_OK;
 }
 

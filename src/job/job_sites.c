@@ -313,9 +313,9 @@ void neb__job_alone(struct neb_job *j)
 static bool is_local(const char *path)
 {
     static const char *const keys[] = {
-        "out",         "cache",           "train.threads",    "train.log_every",    "train.device",
-        "train.dtype", "train.keep",      "train.save_every", "train.fallback",     "tokenizer.file",
-        "init.from",   "distill.teacher", "distill.encoder",  "tokenizer.numbering"};
+        "out",         "cache",           "train.threads",    "train.log_every",     "train.device",
+        "train.dtype", "train.keep",      "train.save_every", "train.fallback",      "tokenizer.file",
+        "init.from",   "distill.teacher", "distill.encoder",  "tokenizer.numbering", "train.muon_dtype"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(path, keys[i])) return true;
     if (!strncmp(path, "parallel.", 9) || !strncmp(path, "watch.", 6)) return true;

@@ -36,30 +36,37 @@ static float out_deviation(const struct neb_arch *a)
     return a->residual_init ? a->deviation / sqrtf(2.0f * (float)layers) : a->deviation;
 }
 
+/* A weight whose inputs and outputs are hidden states. */
+static struct neb_lin build_hidden(struct neb_builder *b, const struct neb_lin_spec *spec)
+{
+    b->hidden = true;
+    return neb__lin_build(b, spec);
+}
+
 static void build_attention(struct neb_builder *b, const char *name, bool cross, struct neb_attn_layer *out)
 {
     const struct neb_arch *a = b->arch;
     int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim, d = a->hidden;
     size_t mark = neb__builder_enter(b, "%s", name);
     if (cross) {
-        out->q = neb__lin_build(
+        out->q = build_hidden(
             b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW, {0}, {0}});
-        out->kv = neb__lin_build(
-            b, &(struct neb_lin_spec){
-                   "kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {kv, kv}, {"k", "v"}});
+        out->kv =
+            build_hidden(b, &(struct neb_lin_spec){
+                                "kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {kv, kv}, {"k", "v"}});
     } else {
-        out->qkv = neb__lin_build(b, &(struct neb_lin_spec){"qkv",
-                                                            d,
-                                                            q + 2 * kv,
-                                                            a->deviation,
-                                                            a->qkv_bias,
-                                                            NEB_SPLIT_ROW,
-                                                            {q, kv, kv},
-                                                            {"q", "k", "v"}});
+        out->qkv = build_hidden(b, &(struct neb_lin_spec){"qkv",
+                                                          d,
+                                                          q + 2 * kv,
+                                                          a->deviation,
+                                                          a->qkv_bias,
+                                                          NEB_SPLIT_ROW,
+                                                          {q, kv, kv},
+                                                          {"q", "k", "v"}});
         if (a->qk_norm) out->q_norm = neb__norm_build(b, "q_norm", a->head_dim);
         if (a->qk_norm) out->k_norm = neb__norm_build(b, "k_norm", a->head_dim);
     }
-    out->out = neb__lin_build(
+    out->out = build_hidden(
         b, &(struct neb_lin_spec){"out", q, d, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}, {0}});
     out->norm = neb__norm_build(b, "norm", d);
     if (b->peft->adapter && b->peft->adapter_after_attention) out->adapter = build_adapter(b);
@@ -81,10 +88,10 @@ static void build_ffn(struct neb_builder *b, struct neb_ffn_layer *out)
     struct neb_lin_spec in = {
         "in", a->hidden, wide, a->deviation, a->bias, NEB_SPLIT_ROW, {a->ffn, wide - a->ffn}, {0}};
     if (a->swiglu) in.names[0] = "gate", in.names[1] = "up";
-    out->in = neb__lin_build(b, &in);
-    out->out = neb__lin_build(
-        b, &(struct neb_lin_spec){
-               "out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}, {0}});
+    out->in = build_hidden(b, &in);
+    out->out =
+        build_hidden(b, &(struct neb_lin_spec){
+                            "out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}, {0}});
     out->norm = neb__norm_build(b, "norm", a->hidden);
     if (b->peft->adapter) out->adapter = build_adapter(b);
     neb__builder_leave(b, mark);

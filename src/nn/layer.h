@@ -23,6 +23,7 @@ struct neb_builder {
     bool copy;           /* … are those of another stage, too */
     int lora_layers;
     const int64_t *parts; /* of the weight that is built now; NULL: one */
+    bool hidden;          /* the weight that is built now stands between hidden states */
 };
 
 /* The path becomes path + name + ".". Returns the old length, which neb__builder_leave() restores. */

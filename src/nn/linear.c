@@ -55,6 +55,14 @@ static void cut(const struct neb_builder *b, struct neb_param_spec *s)
     }
 }
 
+/* q, k and v, or gate and up, are matrices of their own to an optimizer. */
+static void name_matrices(const struct neb_builder *b, struct neb_param_spec *s)
+{
+    s->hidden = b->hidden;
+    for (int i = 0; s->split == NEB_SPLIT_ROW && b->parts && i < 3 && b->parts[i]; i++)
+        s->matrix_rows[s->matrices++] = b->parts[i];
+}
+
 static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_spec spec)
 {
     char full[NEB_PATH + 64];
@@ -63,6 +71,7 @@ static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_
     spec.elsewhere = b->elsewhere;
     spec.copy = b->copy;
     cut(b, &spec);
+    if (spec.ndim == 2) name_matrices(b, &spec);
     return neb_params_add(b->params, &spec);
 }
 
@@ -122,6 +131,7 @@ struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *
     size_t mark = neb__builder_enter(b, "%s", s->name);
     b->parts = s->parts;
     l.weight = neb__builder_matrix(b, "weight", s->out, s->in, NEB_INIT_NORMAL, s->deviation, s->split);
+    b->hidden = false; /* a low-rank pair is no such weight */
     /* When a weight is cut by columns, every process holds a part of each sum. The bias is added once, so it
      * is not cut. */
     if (s->bias)

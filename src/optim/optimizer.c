@@ -1,5 +1,6 @@
 /* optimizer.c: AdamW and SGD over the slab, and the step that composes micro-batches, reduction, clipping and
- * update. ranks.c has what several ranks do together.
+ * update. ranks.c has what several ranks do together. With Muon the matrices between hidden states are no segments of
+ * the slab's update; muon.c takes them.
  *
  * The optimizer's moments mirror the trainable slab. A table with one segment per parameter carries the
  * weight decay, and the device walks all segments in one pass. The device skips a step in which something was
@@ -8,28 +9,39 @@
  * no update: neither momentum nor decay changes a parameter. */
 #include "optim/offload.h"
 #include "base/mem.h"
+#include "optim/muon.h"
 #include "optim/pipeline.h"
 #include "optim/whole.h"
+#include "tensor/matrices.h"
 
 #include <math.h>
 #include <string.h>
 
 struct neb_optimizer_config neb_optimizer_defaults(void)
 {
-    return (struct neb_optimizer_config){
-        .kind = NEB_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.01f, .max_norm = 1.0f};
+    return (struct neb_optimizer_config){.kind = NEB_ADAMW,
+                                         .beta1 = 0.9f,
+                                         .beta2 = 0.999f,
+                                         .eps = 1e-8f,
+                                         .decay = 0.01f,
+                                         .max_norm = 1.0f,
+                                         .muon_momentum = 0.95f};
 }
 
 static neb_status check(const struct neb_optimizer_config *c)
 {
-    if (c->kind != NEB_ADAMW && c->kind != NEB_SGD)
+    const bool muon = c->kind == NEB_MUON, moments = muon || c->kind == NEB_ADAMW;
+    if (!moments && c->kind != NEB_SGD)
         return neb__fail(NEB_ERR_CONFIG, "unknown optimizer %d", (int)c->kind);
+    if (muon && c->muon_type != NEB_F32 && c->muon_type != NEB_BF16)
+        return neb__fail(NEB_ERR_CONFIG, "optimizer: Muon's products are F32 or BF16");
     struct {
         const char *name;
         float value, low, high;
     } rules[] = {{"beta1", c->beta1, 0, 0.999999f},
-                 {"beta2", c->kind == NEB_ADAMW ? c->beta2 : 0, 0, 0.9999999f},
-                 {"eps", c->kind == NEB_ADAMW ? c->eps : 1, 1e-30f, 1},
+                 {"beta2", moments ? c->beta2 : 0, 0, 0.9999999f},
+                 {"eps", moments ? c->eps : 1, 1e-30f, 1},
+                 {"muon_momentum", muon ? c->muon_momentum : 0, 0, 0.999999f},
                  {"decay", c->decay, 0, 10},
                  {"max_norm", c->max_norm, 0, 1e30f}};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
@@ -52,7 +64,7 @@ static int64_t smaller(int64_t a, int64_t b)
 
 int neb__optimizer_moments(const neb_optimizer *o)
 {
-    if (o->config.kind == NEB_ADAMW) return 2;
+    if (o->config.kind != NEB_SGD) return 2;
     return o->config.beta1 > 0;
 }
 
@@ -65,7 +77,7 @@ static int segments_of(const neb_optimizer *o, const struct neb_state_bucket *k,
     for (int i = 0; i < ps->count; i++) {
         const neb_param *p = ps->list[i];
         int64_t first = larger(p->offset, from), end = smaller(p->offset + p->values, to);
-        if (!p->trainable || first >= end) continue;
+        if (!p->trainable || first >= end || (o->config.kind == NEB_MUON && p->taken_as_matrix)) continue;
         if (out)
             out[n] = (struct neb_segment){first - from, end - first, p->no_decay ? 0 : o->config.decay, 1};
         n++;
@@ -96,7 +108,7 @@ static neb_status make_segments(neb_optimizer *o, int64_t most)
 {
     int n;
     NEB_TRY(make_buckets(o, most, &n));
-    if (!n) return NEB_OK; /* more ranks than blocks: nothing is left for this one */
+    if (!n) return NEB_OK; /* more ranks than blocks, or matrices only: nothing is left for this one */
     struct neb_segment *host = NEB_NEW_ARRAY(struct neb_segment, (size_t)n);
     if (!host) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d segments", n);
     for (int b = 0; b < o->n_buckets; b++) segments_of(o, &o->bucket[b], host + o->bucket[b].segment);
@@ -130,6 +142,7 @@ static neb_status prepare(neb_optimizer *o, const struct neb_state_place *place)
     const int64_t bucket = place->bucket ? place->bucket : NEB_OFFLOAD_BUCKET;
     NEB_TRY(make_segments(o, place->offload ? bucket : larger(1, o->end - o->first)));
     NEB_TRY(place->offload ? neb__offload_create(o) : make_moments(o));
+    if (o->config.kind == NEB_MUON) NEB_TRY(neb__muon_create(o));
     struct neb_sumsq q = {.x = o->params->grad, .n = o->params->trainable_values};
     int64_t scratch = d->ops->scratch_bytes ? d->ops->scratch_bytes(d->ctx, NEB_SLOT_SUMSQ, &q) : 0;
     return scratch > 0 ? d->ops->alloc(d->ctx, (size_t)scratch, &o->scratch) : NEB_OK;
@@ -147,11 +160,17 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
     NEB_TRY(check(c));
     if (!ps->ready || ps->dev != d)
         return neb__fail(NEB_ERR_STATE, "an optimizer needs parameters that are ready on the same device");
+    if (c->kind == NEB_MUON && place->offload)
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "Muon needs a whole matrix of its momentum on the device; leave its state there, or use AdamW");
+    if (c->kind == NEB_MUON) NEB_TRY(neb__params_take_matrices(ps, c->muon_also));
     neb_optimizer *o = NEB_NEW(neb_optimizer);
     if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for an optimizer");
     o->dev = d;
     o->params = ps;
     o->config = *c;
+    o->config.muon_also = NULL; /* the caller's */
     o->layout = place->layout;
     /* a device of its own memory sums the slab in one call; there is no group for it yet */
     neb_status status = strcmp(d->ops->name, "cpu") ? NEB_OK : neb__norm_make(ps, &o->norm);
@@ -169,6 +188,7 @@ void neb_optimizer_destroy(neb_optimizer *o)
 {
     if (!o) return;
     neb__offload_destroy(o);
+    neb__muon_destroy(o);
     void *memory[] = {o->m, o->v, o->segments, o->scratch};
     for (int i = 0; i < 4; i++)
         if (memory[i]) o->dev->ops->free(o->dev->ctx, memory[i]);
@@ -332,6 +352,7 @@ static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce 
         struct neb_update u = neb__optimizer_update(o, t, 0);
         NEB_TRY(d->ops->update(d->ctx, &u));
     }
+    NEB_TRY(neb__muon_update(o, t));
     return neb__ranks_gather(o);
 }
 

@@ -15,6 +15,7 @@
  *
  *     optimizer.c   the moments, one step
  *     private_step.c  one step with a clip for each sample, and noise
+ *     muon.c        the update of matrices that Muon takes; orthogonal.c
  *     norm.c        the blocks, and the norm over all ranks
  *     offload.c     moments and masters on the host
  *     ranks.c       what the ranks do together in a step and for a checkpoint
@@ -51,6 +52,7 @@ struct neb_state_bucket {
 enum { NEB_OFFLOAD_BUCKET = 4 << 20 }; /* values */
 
 struct neb_offload;
+struct neb_muon;
 
 struct neb_optimizer {
     neb_device *dev;
@@ -66,6 +68,7 @@ struct neb_optimizer {
     struct neb_state_bucket *bucket;
     int n_buckets;
     struct neb_offload *offload; /* NULL: the state is on the device */
+    struct neb_muon *muon;       /* NULL: this rank's range has no matrix that Muon takes */
     void *scratch;               /* device, for the norm */
     int64_t step;
 };
@@ -80,7 +83,7 @@ struct neb_state_place {
 };
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
                                  const struct neb_state_place *place, neb_optimizer **out);
-/* 2: AdamW; 1: SGD with momentum; 0: without */
+/* 2: AdamW, Muon; 1: SGD with momentum; 0: without */
 int neb__optimizer_moments(const neb_optimizer *o);
 /* The arguments of the update of a bucket, as it is without offload. */
 struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t bucket);

@@ -310,6 +310,13 @@ const struct neb_ckpt_id *neb__ckpt_id(const struct neb_ckpt *c)
     return &c->id;
 }
 
+bool neb__ckpt_has(const struct neb_ckpt *c, const char *name)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        if (!strcmp((const char *)entry_of(c, i), name)) return true;
+    return false;
+}
+
 neb_status neb__ckpt_get(const struct neb_ckpt *c, const char *name, const void **data, size_t *size)
 {
     for (uint32_t i = 0; i < c->n; i++) {

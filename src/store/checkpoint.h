@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -79,6 +80,7 @@ const struct neb_ckpt_id *neb__ckpt_id(const struct neb_ckpt *c);
 
 /* The section's bytes, valid until close, at a multiple of 64 bytes. NEB_ERR_NOTFOUND */
 neb_status neb__ckpt_get(const struct neb_ckpt *c, const char *name, const void **data, size_t *size);
+bool neb__ckpt_has(const struct neb_ckpt *c, const char *name);
 
 /* Steps of the checkpoints in `dir`, ascending, damaged ones included; `cap` at
  * most. Returns how many there are. */

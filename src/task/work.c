@@ -13,6 +13,7 @@
 #include "task/init_from.h"
 #include "task/memory_check.h"
 #include "tensor/device.h"
+#include "tensor/matrices.h"
 #include "tensor/tape.h"
 
 #include <stdio.h>
@@ -39,8 +40,20 @@ static neb_status open_device(struct neb_work *w)
     return neb_device_open(t->device, &c, &w->dev);
 }
 
+static bool uses_muon(const struct neb_work *w)
+{
+    return !strcmp(w->job->train.optimizer, "muon");
+}
+
+static neb_dtype muon_type(const struct neb_work *w)
+{
+    const struct neb_job_train *t = &w->job->train;
+    return strcmp(strcmp(t->muon_dtype, "auto") ? t->muon_dtype : t->dtype, "bf16") ? NEB_F32 : NEB_BF16;
+}
+
 static neb_status make_ready(struct neb_work *w)
 {
+    if (uses_muon(w)) NEB_TRY(neb__params_take_matrices(w->params, w->job->train.muon_also));
     NEB_TRY(neb__ranks_partition(w->params, w->layout, (int)w->job->parallel.zero));
     if (!strcmp(w->job->parallel.offload, "optimizer")) NEB_TRY(neb__params_offload(w->params));
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
@@ -85,12 +98,14 @@ static neb_status make_inputs(struct neb_work *w, struct neb_model_input_limits 
 static neb_status make_optimizer(struct neb_work *w)
 {
     const struct neb_job_train *t = &w->job->train;
-    struct neb_optimizer_config c = {.kind = NEB_ADAMW,
+    struct neb_optimizer_config c = {.kind = uses_muon(w) ? NEB_MUON : NEB_ADAMW,
                                      .beta1 = (float)t->beta1,
                                      .beta2 = (float)t->beta2,
                                      .eps = 1e-8f,
                                      .decay = (float)t->weight_decay,
-                                     .max_norm = (float)t->clip};
+                                     .max_norm = (float)t->clip,
+                                     .muon_momentum = (float)t->muon_momentum,
+                                     .muon_type = muon_type(w)};
     struct neb_state_place place = {.layout = w->layout,
                                     .zero = (int)w->job->parallel.zero,
                                     .offload = strcmp(w->job->parallel.offload, "none") != 0};
@@ -227,6 +242,11 @@ void neb__work_memory(struct neb_work *w, struct neb_work_memory *out)
 neb_device *neb__work_device(struct neb_work *w)
 {
     return w->dev;
+}
+
+const char *neb__work_optimizer_name(const struct neb_work *w)
+{
+    return w->job->train.optimizer;
 }
 
 neb_optimizer *neb__work_optimizer(struct neb_work *w)

@@ -97,7 +97,8 @@ struct neb_work_memory {
 void neb__work_memory(struct neb_work *w, struct neb_work_memory *out);
 bool neb__work_on_host(const struct neb_work *w); /* its device computes in the host's memory */
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
-struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */
+const char *neb__work_optimizer_name(const struct neb_work *w); /* as the job has it */
+struct neb_model *neb__work_model(struct neb_work *w);          /* NULL: only the generator is here */
 struct neb_model *neb__work_generator(struct neb_work *w); /* of an objective with two; NULL: none here */
 /* Relay, disentangled embeddings: the generator's token table, or the discriminator's copy of it. NULL:
  * neither. */

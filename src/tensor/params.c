@@ -72,6 +72,21 @@ static neb_status check_parts(const struct neb_param_spec *s)
     return NEB_OK;
 }
 
+static neb_status check_matrices(const struct neb_param_spec *s)
+{
+    int64_t rows = 0;
+    bool good =
+        s->matrices >= 0 && s->matrices <= NEB_PARAM_PARTS && (s->ndim == 2 || (!s->hidden && !s->matrices));
+    for (int i = 0; good && i < s->matrices; i++) {
+        good = s->matrix_rows[i] > 0 && s->matrix_rows[i] <= s->shape[0] - rows;
+        if (good) rows += s->matrix_rows[i];
+    }
+    if (good && (!s->matrices || rows == s->shape[0])) return NEB_OK;
+    return neb__fail(NEB_ERR_SHAPE,
+                     "parameter '%s' is no matrix, or its %d matrices do not have all of its rows", s->name,
+                     s->matrices);
+}
+
 static neb_status check_spec(const neb_params *ps, const struct neb_param_spec *s)
 {
     if (ps->ready)
@@ -94,6 +109,7 @@ static neb_status check_spec(const neb_params *ps, const struct neb_param_spec *
         n *= s->shape[i];
     }
     if (!isfinite(s->scale)) return neb__fail(NEB_ERR_RANGE, "parameter '%s': scale is not finite", s->name);
+    NEB_TRY(check_matrices(s));
     return check_parts(s);
 }
 
@@ -147,8 +163,12 @@ static neb_status add(neb_params *ps, const struct neb_param_spec *s, neb_param 
                      .set = ps,
                      .elsewhere = s->elsewhere,
                      .counted = !s->elsewhere && !s->copy,
+                     .hidden = s->hidden,
+                     .matrices = s->matrices,
                      .whole_values = 1};
     memcpy(p->global, s->shape, sizeof p->global);
+    memcpy(p->matrix_rows, s->matrix_rows, sizeof p->matrix_rows);
+    if (p->ndim == 2 && !p->matrices) p->matrices = 1, p->matrix_rows[0] = s->shape[0];
     memcpy(p->shape, s->shape, sizeof p->shape);
     set_parts(p, s);
     ps->list[ps->count++] = p;

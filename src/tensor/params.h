@@ -32,6 +32,10 @@ struct neb_param {
     bool elsewhere;       /* nothing of it is here */
     bool counted;         /* this process is the one that counts it: in the norm, in a checkpoint */
     neb_split split;
+    bool hidden;          /* a weight between hidden states */
+    bool taken_as_matrix; /* by an optimizer: ranks do not share it out in pieces (matrices.h) */
+    int matrices;         /* one below the other, at least 1 if it has two dimensions */
+    int64_t matrix_rows[NEB_PARAM_PARTS]; /* global */
     neb_init init;
     float scale;
     bool no_decay, trainable;
@@ -63,6 +67,7 @@ struct neb_params {
     } masters;                       /* masters.h */
     const struct neb_team *team;     /* processes that share the layers (team.h); NULL: none; not owned */
     struct neb_partition *partition; /* ranks hold a part each (partition.h); NULL: all is here */
+    bool matrices_taken;             /* matrices.h */
 };
 
 #endif

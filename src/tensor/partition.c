@@ -25,18 +25,29 @@ static int64_t nearest(const neb_param *p, int64_t at)
     return p->offset + (at - p->offset - last < end - (at - p->offset) ? last : end);
 }
 
+/* `part` of the `whole` values of p, with the gap behind it, lie before the edge. Values of a matrix stay together. */
+static int64_t edge_in(const neb_param *p, int64_t part, int64_t whole)
+{
+    if (p->taken_as_matrix) return p->offset + (part < whole - part ? 0 : aligned(p->values));
+    return nearest(p, p->offset + (int64_t)((double)part / (double)whole * (double)aligned(p->values)));
+}
+
+/* The members of a team must share out the same matrices, though their parts of them may differ in size. So the slab is
+ * measured in values of whole parameters. */
 void neb__partition_edges(const neb_params *ps, int size, int64_t *edge)
 {
+    int64_t all = 0, before = 0;
     int r = 1;
+    for (int i = 0; i < ps->count; i++)
+        if (ps->list[i]->trainable && ps->list[i]->values) all += aligned(ps->list[i]->whole_values);
     edge[0] = 0;
     for (int i = 0; i < ps->count; i++) {
         const neb_param *p = ps->list[i];
         if (!p->trainable || !p->values) continue;
-        for (; r < size; r++) {
-            int64_t at = ps->trainable_values / size * r;
-            if (at >= p->offset + aligned(p->values)) break;
-            edge[r] = nearest(p, at);
-        }
+        const int64_t whole = aligned(p->whole_values);
+        for (; r < size && all / size * r < before + whole; r++)
+            edge[r] = edge_in(p, all / size * r - before, whole);
+        before += whole;
     }
     for (; r <= size; r++) edge[r] = ps->trainable_values;
 }

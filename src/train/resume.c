@@ -4,6 +4,7 @@
  *     params     fp32, all parameters in the order they were added
  *     m, v       the optimizer's moments, in the layout of the trainable slab of a process that holds the whole model
  *     data       the position of the stream
+ *     optimizer  its name, if it is not AdamW: moments of one mean nothing to another
  *     session    this site's part of a run on several sites, if it takes part in one
  *
  * All of it is the same under every layout of ranks. Dropout and masks are functions of (seed, step, sample), so no random state needs to be kept. */
@@ -15,6 +16,7 @@
 #include <string.h>
 
 enum { PROGRESS = 24 };
+static const char usual[] = "adamw";
 
 int64_t neb__resume_values(struct neb_work *w)
 {
@@ -65,14 +67,19 @@ neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *
     neb__put64(progress, (uint64_t)p->step);
     neb__put64(progress + 8, (uint64_t)p->tokens);
     neb__put64(progress + 16, bits);
-    struct neb_ckpt_section list[] = {{"progress", progress, sizeof progress},
-                                      {"params", params, all},
-                                      {"m", m, part},
-                                      {"v", v, part},
-                                      {"data", data.data, data.len},
-                                      {"session", own.data, own.len}};
-    if (member && !member->session) list[5].data = member->bytes, list[5].size = member->n;
-    if (status == NEB_OK) status = neb__ckpt_writer_put(writer, &id, list, member ? 6 : 5);
+    const char *optimizer = neb__work_optimizer_name(w);
+    struct neb_ckpt_section list[7] = {{"progress", progress, sizeof progress},
+                                       {"params", params, all},
+                                       {"m", m, part},
+                                       {"v", v, part},
+                                       {"data", data.data, data.len}};
+    int n = 5;
+    if (strcmp(optimizer, usual))
+        list[n++] = (struct neb_ckpt_section){"optimizer", optimizer, strlen(optimizer)};
+    if (member && member->session) list[n++] = (struct neb_ckpt_section){"session", own.data, own.len};
+    if (member && !member->session)
+        list[n++] = (struct neb_ckpt_section){"session", member->bytes, member->n};
+    if (status == NEB_OK) status = neb__ckpt_writer_put(writer, &id, list, n);
     neb__buf_free(&data);
     neb__buf_free(&own);
     neb__free(params);
@@ -91,10 +98,25 @@ static neb_status section(const struct neb_ckpt *c, const char *name, size_t siz
     return NEB_OK;
 }
 
+static neb_status same_optimizer(const struct neb_work *w, const struct neb_ckpt *c)
+{
+    const char *now = neb__work_optimizer_name(w);
+    const void *name = usual;
+    size_t n = strlen(usual);
+    if (neb__ckpt_has(c, "optimizer")) NEB_TRY(neb__ckpt_get(c, "optimizer", &name, &n));
+    if (n == strlen(now) && !memcmp(name, now, n)) return NEB_OK;
+    return neb__fail(NEB_ERR_CONFIG,
+                     "the checkpoint was written with train.optimizer: %.*s, and the job says %s; go on with "
+                     "the first, or "
+                     "begin anew in another folder (out), from the trained model if you like (init.from)",
+                     n < 32 ? (int)n : 32, (const char *)name, now);
+}
+
 static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct neb_progress *p)
 {
     const void *progress, *params, *m, *v, *data;
     size_t n;
+    NEB_TRY(same_optimizer(w, c));
     int64_t slab = neb__work_slab_values(w);
     NEB_TRY(section(c, "progress", PROGRESS, &progress));
     NEB_TRY(section(c, "params", (size_t)neb__resume_values(w) * sizeof(float), &params));

@@ -9,6 +9,7 @@
 #include <string.h>
 
 const struct neb_layout *rig_layout;
+neb_optimizer_kind rig_optimizer = NEB_ADAMW;
 
 static neb_status apply(const struct neb_opt *table, void *obj, const char *options)
 {
@@ -69,6 +70,7 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
         .rows = {64, 64}, .seqs = 8, .targets = 64, .prefix = (int32_t)r->model->peft.prefix_length};
     NEB_TRY(neb__model_input_create(r->device, &limits, &r->feed));
     struct neb_optimizer_config o = neb_optimizer_defaults();
+    o.kind = rig_optimizer;
     struct neb_state_place place = {.layout = rig_layout};
     return neb__optimizer_create(r->device, r->params, &o, &place, &r->optimizer);
 }

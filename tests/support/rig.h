@@ -14,6 +14,8 @@ struct rig_batch {
 
 /* The ranks that share the rigs which are opened from now on; NULL: none. */
 extern const struct neb_layout *rig_layout;
+/* Their optimizer. */
+extern neb_optimizer_kind rig_optimizer;
 
 struct rig {
     struct neb_team team;

@@ -230,10 +230,12 @@ neb_status neb__cuda_linear_xent(void *dev, const struct neb_linear_xent *);
 neb_status neb__cuda_best(void *dev, const struct neb_best *);
 neb_status neb__cuda_attn_listed(void *dev, const struct neb_attn_listed *);
 neb_status neb__cuda_sample(void *dev, const struct neb_sample *);
+neb_status neb__cuda_muon(void *dev, const struct neb_muon_args *);
 int64_t neb__embed_bwd_scratch(struct neb_cuda *dev, const struct neb_embed *);
 int64_t neb__attn_bwd_scratch(struct neb_cuda *dev, const struct neb_attn_bwd *);
 int64_t neb__linear_bwd_scratch(struct neb_cuda *dev, const struct neb_linear_bwd *);
 int64_t neb__linear_xent_scratch(struct neb_cuda *dev, const struct neb_linear_xent *);
 int64_t neb__norm_bwd_scratch(struct neb_cuda *dev, const struct neb_norm_bwd *);
+int64_t neb__muon_scratch(struct neb_cuda *dev, const struct neb_muon_args *);
 
 #endif

@@ -137,6 +137,7 @@ int64_t neb__cuda_scratch_bytes(void *ctx, enum neb_slot slot, const void *args)
     case NEB_SLOT_LINEAR_BWD: return neb__linear_bwd_scratch(dev, (const struct neb_linear_bwd *)args);
     case NEB_SLOT_ATTN_BWD: return neb__attn_bwd_scratch(dev, (const struct neb_attn_bwd *)args);
     case NEB_SLOT_LINEAR_XENT: return neb__linear_xent_scratch(dev, (const struct neb_linear_xent *)args);
+    case NEB_SLOT_MUON: return neb__muon_scratch(dev, (const struct neb_muon_args *)args);
     case NEB_SLOT_LINEAR:
     case NEB_SLOT_ATTN:
     case NEB_SLOT_SUMSQ: break;
@@ -212,6 +213,7 @@ static const struct neb_device_ops table = {
     NULL,
     neb__cuda_attn_listed,
     neb__cuda_sample,
+    neb__cuda_muon,
 };
 
 extern "C" NEB_API const struct neb_device_ops *neb_device_plugin(uint32_t abi)
