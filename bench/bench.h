@@ -26,6 +26,7 @@ struct neb_bench {
     X(engine)          \
     X(generate)        \
     X(link)            \
+    X(muon)            \
     X(parallel)        \
     X(replica_quality) \
     X(round)           \

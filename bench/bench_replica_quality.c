@@ -10,14 +10,18 @@
  * bytes of dense rungs.
  *
  *     sync.loss            held-out loss of synchronous training, mean of the seeds
+ *     sync.lr              its learning rate: the best one of --lr and --sync-lrs
+ *     adamw.loss, .lr      the same with AdamW, if --optimizer is another one
  *     SETTING.loss         that of the replicas' common parameters
  *     SETTING.worse        per cent by which it lies above sync.loss, mean of the seeds (at most 2)
+ *     loss.worse           the same of the first setting
+ *     loss.worse.adamw     per cent by which it lies above adamw.loss
  *     SETTING.spread       largest less smallest of these
  *     SETTING.tokens       its tokens over those of synchronous training (at most 1.02)
  *     SETTING.fewer        bytes of fp32 gradients at every step over those of the updates, for each token
  *                          (at least 1000)
  *
- * A setting is RUNG:H. Steps and batches are those of `bench codec-training` (1024 tokens a step and replica,
+ * A setting is RUNG:H; `--rung NAME` stands for the setting NAME:100. Steps and batches are those of `bench codec-training` (1024 tokens a step and replica,
  * 500 + 1500 steps). The model is small enough for two cores and some minutes a seed. `--full` also takes the
  * model of that benchmark (mlm-mini: 4 layers of 256, vocabulary 8000), for a GPU. The benchmark needs text:
  * NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt.
@@ -45,7 +49,7 @@
 #include <string.h>
 
 struct options {
-    char *data, *out, *device, *settings, *job;
+    char *data, *out, *device, *settings, *job, *optimizer, *rung, *sync_lrs;
     int64_t steps, warmup, seeds, tokens, hidden, layers, vocab, threads, fragments, delay;
     double lr, beta2, outer_lr, outer_momentum;
     bool full, sync;
@@ -58,6 +62,13 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
     NEB_OPT(struct options, settings, NEB_OPT_TEXT, "int4:100 sparse2.k256:100", NULL,
             "RUNG:H, separated by blanks; may be empty"),
+    NEB_OPT(struct options, rung, NEB_OPT_TEXT, "", NULL, "one rung, at H 100, instead of the settings"),
+    NEB_OPT(struct options, optimizer, NEB_OPT_TEXT, "adamw", NULL,
+            "of the replicas and of synchronous training; another one than adamw is also compared with it",
+            NEB_OPT_CHOICE("adamw", "muon")),
+    NEB_OPT(
+        struct options, sync_lrs, NEB_OPT_TEXT, "", NULL,
+        "further learning rates of synchronous training, of which the best one counts; separated by blanks"),
     NEB_OPT(struct options, job, NEB_OPT_TEXT, "", "file", "take everything but the settings from this job"),
     NEB_OPT(struct options, sync, NEB_OPT_BOOL, "yes", NULL, "run the synchronous arm"),
     NEB_OPT(struct options, full, NEB_OPT_BOOL, "no", NULL, "the sizes of bench codec-training"),
@@ -72,7 +83,7 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, fragments, NEB_OPT_INT, "4", NULL,
             "fragments of the parameters; never more than H"),
     NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "steps from capture to merge"),
-    NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
+    NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate"),
     NEB_OPT(struct options, beta2, NEB_OPT_REAL, "0.999", NULL, "beta2 of AdamW"),
     NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "learning rate of the outer step"),
     NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL,
@@ -84,6 +95,7 @@ enum {
     REPLICAS = 2,
     SEEDS_MAX = 8,
     SETTINGS_MAX = 8,
+    RATES_MAX = 6,
     FRAGMENTS_MAX = 64,
     EVAL = 100 /* batches, unless full */
 };
@@ -95,6 +107,13 @@ struct setting {
     double loss[SEEDS_MAX];
     double bytes;   /* sent by both replicas, last seed */
     int64_t tokens; /* of both, all seeds */
+};
+
+/* Synchronous training with one optimizer and one learning rate. */
+struct arm {
+    const char *optimizer;
+    double lr;
+    double loss[SEEDS_MAX];
 };
 
 struct site {
@@ -109,8 +128,10 @@ struct run {
     struct neb_data data;
     struct setting setting[SETTINGS_MAX];
     int settings;
-    double sync[SEEDS_MAX];
-    int64_t tokens; /* of synchronous training, all seeds */
+    struct arm arm[2 * RATES_MAX]; /* the first one also makes the warm-up of the replicas */
+    int arms;
+    const struct arm *sync, *adamw; /* the best of the replicas' optimizer, and of AdamW */
+    int64_t tokens;                 /* of the first arm, all seeds */
     size_t n;
     struct neb_warm_start warm;
     float *x, *moved, *decoded[REPLICAS]; /* (n) */
@@ -122,6 +143,7 @@ static neb_status parse_settings(struct run *r)
 {
     char text[400], *rest = text, *word;
     snprintf(text, sizeof text, "%s", r->opt.settings ? r->opt.settings : "");
+    if (r->opt.rung) snprintf(text, sizeof text, "%s:100", r->opt.rung);
     while ((word = strsep(&rest, " "))) {
         if (!*word) continue;
         char *colon = strchr(word, ':');
@@ -135,6 +157,42 @@ static neb_status parse_settings(struct run *r)
     }
     if (r->settings || r->opt.sync) return NEB_OK;
     return neb__fail(NEB_ERR_INVALID, "--settings is empty and --no-sync is set: there is nothing to run");
+}
+
+/* Every learning rate with the replicas' optimizer, and with AdamW. */
+static neb_status list_arms(struct run *r)
+{
+    const char *optimizer[] = {r->job.train.optimizer, "adamw"};
+    const bool same = !strcmp(optimizer[0], optimizer[1]);
+    for (int i = 0; i < (same || !r->opt.sync ? 1 : 2); i++) {
+        char text[200], *rest = text, *word;
+        r->arm[r->arms++] = (struct arm){.optimizer = optimizer[i], .lr = r->opt.lr};
+        snprintf(text, sizeof text, "%s", r->opt.sync && r->opt.sync_lrs ? r->opt.sync_lrs : "");
+        for (int n = 1; (word = strsep(&rest, " "));) {
+            if (!*word) continue;
+            double lr = strtod(word, NULL);
+            if (!(lr > 0) || n++ == RATES_MAX)
+                return neb__fail(NEB_ERR_INVALID,
+                                 "--sync-lrs: at most %d numbers above 0, such as \"5e-4 2e-3\"",
+                                 RATES_MAX - 1);
+            r->arm[r->arms++] = (struct arm){.optimizer = optimizer[i], .lr = lr};
+        }
+    }
+    return NEB_OK;
+}
+
+static const struct arm *best_arm(const struct run *r, const char *optimizer)
+{
+    const struct arm *best = NULL;
+    double least = INFINITY;
+    for (int i = 0; i < r->arms; i++) {
+        double sum = 0;
+        for (int k = 0; k < r->opt.seeds; k++) sum += r->arm[i].loss[k];
+        if (strcmp(r->arm[i].optimizer, optimizer) || !(sum < least)) continue;
+        least = sum;
+        best = &r->arm[i];
+    }
+    return best;
 }
 
 static int64_t eval_batches(const struct run *r)
@@ -155,23 +213,43 @@ static neb_status allocate(struct run *r)
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
 }
 
-/* Makes the warm-up and keeps its end. Goes on to the end of training if the synchronous arm is wanted. */
-static neb_status synchronous(struct run *r, double *loss)
+/* Goes on from the end of the warm-up, or from the beginning. */
+static neb_status to_the_end(struct run *r, struct arm *a, int k, const struct neb_warm_start *plan,
+                             int64_t from, struct neb_work *w)
+{
+    struct neb_work_eval eval;
+    NEB_TRY(neb__warm_steps(plan, w, from, r->opt.warmup + r->opt.steps, a == r->arm ? &r->tokens : NULL));
+    NEB_TRY(neb__work_eval(w, "valid", eval_batches(r), &eval));
+    a->loss[k] = eval.loss;
+    fprintf(stderr, "seed %d: synchronous, %s, learning rate %g: %.4f\n", (int)r->job.seed, a->optimizer,
+            a->lr, eval.loss);
+    return NEB_OK;
+}
+
+/* The first arm makes the warm-up and keeps its end. It goes on to the end of training if the synchronous arm is
+ * wanted. */
+static neb_status synchronous(struct run *r, struct arm *a, int k)
 {
     struct neb_job job = r->job;
+    char optimizer[16];
     struct neb_data data = r->data;
-    struct neb_work_eval eval;
     struct neb_work *w;
+    snprintf(optimizer, sizeof optimizer, "%s", a->optimizer);
     job.train.tokens = REPLICAS * r->opt.tokens;
+    job.train.optimizer = optimizer;
     data.job = &job;
     NEB_TRY(neb__work_open(&data, 0, 1, NULL, &w));
-    neb_status status = neb__warm_make(&r->warm, w);
-    if (status == NEB_OK) status = allocate(r);
-    if (r->opt.sync) {
-        if (status == NEB_OK)
-            status = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps, &r->tokens);
-        if (status == NEB_OK) status = neb__work_eval(w, "valid", eval_batches(r), &eval);
-        if (status == NEB_OK) *loss = eval.loss;
+    struct neb_warm_start other = {.steps = 0, .schedule = r->warm.schedule};
+    const float ratio = (float)a->lr / other.schedule.peak;
+    other.schedule.peak *= ratio;
+    other.schedule.floor *= ratio;
+    neb_status status = NEB_OK;
+    if (a == r->arm) {
+        status = neb__warm_make(&r->warm, w);
+        if (status == NEB_OK) status = allocate(r);
+        if (status == NEB_OK && r->opt.sync) status = to_the_end(r, a, k, &r->warm, r->opt.warmup, w);
+    } else {
+        status = to_the_end(r, a, k, &other, 0, w);
     }
     neb__work_close(w);
     return status;
@@ -314,6 +392,7 @@ static neb_status open_text(struct run *r)
                               .data = o->data,
                               .out = o->out,
                               .device = o->device,
+                              .optimizer = o->optimizer,
                               .vocab = (int)o->vocab,
                               .lines = o->full ? 60000 : 6000,
                               .hidden = (int)o->hidden,
@@ -351,6 +430,7 @@ static neb_status open_job(struct run *r, char *const *words, int n)
     o->steps = j->train.steps - o->warmup;
     o->tokens = j->train.tokens;
     o->fragments = j->wan.fragments;
+    o->lr = j->train.lr;
     o->outer_lr = j->wan.outer_lr;
     o->outer_momentum = j->wan.outer_momentum;
     return NEB_OK;
@@ -363,38 +443,57 @@ static neb_status measure(struct run *r, char *const *words, int n)
     NEB_TRY(o->job ? open_job(r, words, n) : open_text(r));
     int64_t first = r->job.seed;
     neb_status status = NEB_OK;
+    status = list_arms(r);
     for (int k = 0; k < o->seeds && status == NEB_OK; k++) {
         r->job.seed = o->job ? first + k : k + 1;
-        status = synchronous(r, &r->sync[k]);
-        if (status == NEB_OK && o->sync)
-            fprintf(stderr, "seed %d: synchronous %.4f\n", (int)r->job.seed, r->sync[k]);
+        for (int i = 0; i < r->arms && status == NEB_OK; i++) status = synchronous(r, &r->arm[i], k);
         for (int i = 0; i < r->settings && status == NEB_OK; i++) {
             struct setting *x = &r->setting[i];
             status = replicas(r, x, &x->loss[k]);
             if (status != NEB_OK) break;
             fprintf(stderr, "  %s at H %d: %.4f", x->rung->name, (int)x->h, x->loss[k]);
-            if (o->sync) fprintf(stderr, " (%+.2f %%)", 100 * (x->loss[k] / r->sync[k] - 1));
+            if (o->sync) fprintf(stderr, " (%+.2f %%)", 100 * (x->loss[k] / r->arm[0].loss[k] - 1));
             fputc('\n', stderr);
         }
     }
+    r->sync = best_arm(r, r->arm[0].optimizer);
+    r->adamw = best_arm(r, "adamw");
     neb__data_free(&r->data);
     neb__job_free(&r->job);
     return status;
 }
 
+/* Mean over the seeds, in per cent. */
+static double above(const struct run *r, const struct setting *t, const struct arm *a)
+{
+    double sum = 0;
+    for (int k = 0; k < r->opt.seeds; k++) sum += 100 * (t->loss[k] / a->loss[k] - 1);
+    return sum / (double)r->opt.seeds;
+}
+
+static void report_arm(const struct run *r, const struct arm *a, const char *name, struct neb_figures *f)
+{
+    char full[96];
+    double loss = 0;
+    for (int k = 0; k < r->opt.seeds; k++) loss += a->loss[k] / (double)r->opt.seeds;
+    snprintf(full, sizeof full, "%s.loss", name);
+    neb__figures_add(f, full, loss, "nats", NEB_REPORT, 0);
+    snprintf(full, sizeof full, "%s.lr", name);
+    neb__figures_add(f, full, a->lr, "", NEB_REPORT, 0);
+}
+
 static void report(const struct run *r, struct neb_figures *f)
 {
     int n = (int)r->opt.seeds;
-    double sync = 0;
     char name[96];
-    for (int k = 0; k < n; k++) sync += r->sync[k] / n;
-    if (r->opt.sync) neb__figures_add(f, "sync.loss", sync, "nats", NEB_REPORT, 0);
+    if (r->opt.sync) report_arm(r, r->sync, "sync", f);
+    if (r->opt.sync && r->adamw && r->adamw != r->sync) report_arm(r, r->adamw, "adamw", f);
     for (int i = 0; i < r->settings; i++) {
         const struct setting *t = &r->setting[i];
         double loss = 0, mean = 0, least = INFINITY, most = -INFINITY;
         for (int k = 0; k < n; k++) {
             loss += t->loss[k] / n;
-            double worse = 100 * (t->loss[k] / r->sync[k] - 1);
+            double worse = 100 * (t->loss[k] / r->sync->loss[k] - 1);
             mean += worse / n;
             least = fmin(least, worse);
             most = fmax(most, worse);
@@ -413,6 +512,9 @@ static void report(const struct run *r, struct neb_figures *f)
         snprintf(name, sizeof name, "%s.h%d.fewer", t->rung->name, (int)t->h);
         neb__figures_add(f, name, gradients / t->bytes, "times", NEB_AT_LEAST, 1000);
     }
+    if (!r->opt.sync || !r->settings) return;
+    neb__figures_add(f, "loss.worse", above(r, r->setting, r->sync), "%", NEB_REPORT, 0);
+    if (r->adamw) neb__figures_add(f, "loss.worse.adamw", above(r, r->setting, r->adamw), "%", NEB_REPORT, 0);
 }
 
 static void release(struct run *r)

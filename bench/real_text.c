@@ -34,9 +34,10 @@ static neb_status write_job(const struct neb_real_text *t, char path[600])
         "name: %s\ntask: mlm\nout: %s\ntokenizer: {vocab: %d, lines: %d}\n"
         "model: {family: bert, hidden: %d, layers: %d, heads: 4, ffn: %d, dropout: 0}\n"
         "train: {steps: %d, tokens: %d, max_len: %d, lr: %g, beta2: %g, device: %s, threads: %d, "
-        "deterministic: yes}\ndata:\n",
+        "optimizer: %s, deterministic: yes}\ndata:\n",
         t->name, t->out, t->vocab, t->lines, t->hidden, t->layers, 4 * t->hidden, (int)t->steps,
-        (int)t->tokens, (int)t->max_len, t->lr, t->beta2, t->device, (int)t->threads);
+        (int)t->tokens, (int)t->max_len, t->lr, t->beta2, t->device, (int)t->threads,
+        t->optimizer ? t->optimizer : "adamw");
     for (int i = 0; i < 2 * LANGS && status == NEB_OK; i++)
         status =
             neb__buf_printf(&y, "  - {file: %s/%s.%s.txt, lang: %s, use: %s}\n", t->out,

@@ -6,7 +6,7 @@
 #include "job/job.h"
 
 struct neb_real_text {
-    const char *name, *data, *out, *device;
+    const char *name, *data, *out, *device, *optimizer; /* NULL: adamw */
     int vocab, lines, hidden, layers;
     int64_t steps, tokens, max_len, threads;
     double lr, beta2;

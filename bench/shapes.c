@@ -34,6 +34,7 @@ struct neb_shape_run {
     neb_optimizer *optimizer;
     int64_t step; /* of the last loss */
     double lr, grad_norm;
+    int micros;
 };
 
 const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name)
@@ -175,12 +176,17 @@ static neb_status build(const struct neb_shape *s, const struct neb_shape_option
     neb_tape_graphs(r->tape, !o->no_graphs);
     if (o->reference) neb__tape_force_reference(r->tape, true);
     r->lr = o->lr;
+    r->micros = o->micro > 1 ? o->micro : 1;
+    optimizer.kind = o->optimizer;
+    optimizer.muon_type = o->compute;
     return neb_optimizer_create(r->device, r->params, &optimizer, &r->optimizer);
 }
 
 neb_status neb__shape_create(const struct neb_shape *s, const struct neb_shape_options *o,
                              struct neb_shape_run **out)
 {
+    if (o->micro > NEB_SHAPE_MICROS)
+        return neb__fail(NEB_ERR_INVALID, "at most %d micro-batches a step", NEB_SHAPE_MICROS);
     struct neb_shape_run *r = NEB_NEW(struct neb_shape_run);
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for %s", s->name);
     neb_status status = build(s, o, r);
@@ -213,12 +219,14 @@ static void loss_fn(neb_tape *t, void *arg)
 
 neb_status neb__shape_step(struct neb_shape_run *r, float *loss)
 {
-    struct neb_micro micro = {.fn = loss_fn,
-                              .arg = r,
-                              .key = neb__model_input_key(r->feed),
-                              .weight = neb__model_input_weight(r->feed)};
+    struct neb_micro micro[NEB_SHAPE_MICROS];
     struct neb_step_info info;
-    NEB_TRY(neb_train_step(r->optimizer, r->tape, &micro, 1, (float)r->lr, 1, NULL, &info));
+    for (int i = 0; i < r->micros; i++)
+        micro[i] = (struct neb_micro){.fn = loss_fn,
+                                      .arg = r,
+                                      .key = neb__model_input_key(r->feed),
+                                      .weight = neb__model_input_weight(r->feed)};
+    NEB_TRY(neb_train_step(r->optimizer, r->tape, micro, r->micros, (float)r->lr, 1, NULL, &info));
     *loss = info.loss[0];
     r->grad_norm = (double)info.grad_norm;
     r->step = info.step;

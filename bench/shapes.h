@@ -16,6 +16,8 @@ struct neb_shape {
 extern const struct neb_shape neb__shapes[], neb__gpu_shapes[];
 const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name); /* NULL: unknown */
 
+enum { NEB_SHAPE_MICROS = 64 };
+
 struct neb_shape_options {
     int threads;
     double dropout, attention_dropout;
@@ -24,6 +26,8 @@ struct neb_shape_options {
     neb_dtype compute;
     bool deterministic, no_graphs, reference; /* reference: ops composed of primitives */
     double lr;
+    neb_optimizer_kind optimizer;
+    int micro; /* micro-batches a step, all alike; 0: one */
 };
 
 struct neb_shape_run;
