@@ -45,6 +45,14 @@ done
 holds "$dir/rq.1" int4.h10.fewer 75 130
 holds "$dir/rq.1" sparse2.k256.h10.fewer 500 1300
 
+# Muon beside AdamW, with the better of two learning rates in each synchronous arm.
+"$nebula" bench replica-quality --data "$dir/data" --out "$dir/rq" --vocab 400 --hidden 32 --steps 12 --warmup 3 --tokens 128 --seeds 1 \
+    --optimizer muon --settings "stat2:4" --sync-lrs 2e-3 --json > "$dir/muon.1" 2> "$dir/err" || { cat "$dir/err"; fail "bench replica-quality --optimizer muon failed"; }
+for name in sync.loss adamw.loss stat2.h4.loss; do holds "$dir/muon.1" $name 3 6.3; done
+for name in loss.worse loss.worse.adamw; do holds "$dir/muon.1" $name -20 20; done
+holds "$dir/muon.1" sync.lr 0.001 0.002
+holds "$dir/muon.1" stat2.h4.fewer 60 110
+
 "$nebula" bench codec-training --data "$dir/data" --out "$dir/ct" --steps 4 --warmup 2 --h 2 --tokens 128 --seeds 1 --json \
     > "$dir/ct.1" 2> "$dir/err" || { cat "$dir/err"; fail "bench codec-training failed"; }
 for code in int8 int4 sparse2; do holds "$dir/ct.1" "$code.worse" -0.5 0.5; done

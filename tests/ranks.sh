@@ -62,6 +62,20 @@ last() { grep -ao "step 160/160  loss [0-9.]*" $1.log | tail -1; }
 train shared train.steps=161 train.schedule=constant # … and one process after it
 grep -q "going on from step 160" shared.log || fail "one process did not go on from the checkpoint of a shared model"
 
+# ---- Muon: whole matrices under every layout, and checkpoints that only Muon goes on from
+muon="$short train.optimizer=muon"
+hundred() { grep -ao "step 100/100  loss [0-9.]*" $1.log | tail -1; }
+train malone $muon; train mdata parallel.data=2 $muon; train mzero parallel.data=2 parallel.zero=1 $muon
+same mdata mzero
+train mcut parallel.tensor=2 parallel.data=2 parallel.zero=1 $muon; train mstages parallel.pipeline=2 $muon
+for layout in mdata mcut mstages; do
+    [ -n "$(hundred malone)" ] && [ "$(hundred malone)" = "$(hundred $layout)" ] || fail "Muon, one process: $(hundred malone), $layout: $(hundred $layout)"
+done
+train mcut train.steps=101 train.optimizer=muon train.schedule=constant
+grep -q "going on from step 100" mcut.log || fail "one process did not go on from Muon's checkpoint of a shared model"
+if train mzero $short train.steps=101; then fail "AdamW went on from Muon's checkpoint"; fi
+grep -aq "was written with train.optimizer: muon, and the job says adamw" mzero.log || fail "no message about the optimizer"
+
 # ---- ranks that are lost
 ranks_of() { pgrep -f "^$nebula train job.yaml .*out=$1 " | grep -v "^$2$" || true; } # OUT LAUNCHER
 hurt() { # SIGNAL OUT LAUNCHER: the last rank gets the signal once a checkpoint is there
@@ -109,6 +123,7 @@ grep -aq "the ranks run different programs" bad.log || fail "no message about di
 refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "$1" bad.log || fail "no '$1' with ${*:2}"; }
 refused "8, but a step has 4 micro-batches" parallel.data=8
 refused "there is one process" parallel.zero=1
+refused "Muon needs whole matrices of its momentum" train.optimizer=muon parallel.offload=moments
 refused "shared out in f32 only" parallel.data=2 parallel.zero=3 train.dtype=bf16
 refused "parallel.tensor is 4, but model.heads is 2, which 4 processes cannot share" parallel.tensor=4
 refused "make train.micro a multiple of 3" parallel.data=3 parallel.zero=2
