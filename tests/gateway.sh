@@ -29,7 +29,7 @@ parallel: {timeout: 4s}
 wan: {interval: 20, fragments: 1, rung: int8, merge_after: 8, round_seconds: 300}
 sites:
   - {name: a, parallel: {data: 2, pipeline: 2}}
-  - {name: b, parallel: {data: 4, zero: 1}}
+  - {name: b, parallel: {data: 2, tensor: 2, zero: 1}}
 data:
   - {file: text}
   - {file: text, use: valid}

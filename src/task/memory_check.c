@@ -116,12 +116,31 @@ static neb_status compare(const struct neb_job *job, const neb_params *ps, doubl
         all, need / gib, where, there / gib, fits, job->model.hidden, job->model.layers, more);
 }
 
+/* The state that is kept in the host's memory, pinned, beside a device. */
+static neb_status compare_offload(const struct neb_job *job, const neb_params *ps)
+{
+    const struct neb_job_parallel *p = &job->parallel;
+    const bool bf16 = !strcmp(job->train.dtype, "bf16"), all = !strcmp(p->offload, "optimizer");
+    if (!strcmp(p->offload, "none")) return NEB_OK;
+    double moments = p->zero > 0 ? 8 / (double)p->data : 8;
+    double trained = count_values(ps, true), values = count_values(ps, false), there = host_available();
+    double need = moments * trained + (all && bf16 ? 4 * values : 0);
+    if (need <= there) return NEB_OK;
+    return neb__doc_fail(
+        &job->doc, "parallel",
+        "parallel.offload: %s keeps %.1f GiB of the optimizer's state in this machine's memory, "
+        "which has %.1f GiB free; use offload: %s, parallel.zero with more processes, or train a "
+        "part of the model (peft: {method: lora})",
+        p->offload, need / gib, there / gib, all && bf16 ? "moments" : "none");
+}
+
 /* Other ranks of this machine may have taken their part already. neb__memory_foresee() has counted all of them. */
 neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, neb_device *device,
                              bool on_host)
 {
     struct neb_device_info info;
     if (on_host) return compare(job, ps, host_available(), 1, true);
+    NEB_TRY(compare_offload(job, ps));
     neb_device_get_info(device, &info);
     if (info.memory_total <= 0) return NEB_OK;
     return compare(job, ps, (double)(info.memory_total - info.memory_used), 1, false);

@@ -1,7 +1,7 @@
 /* gateway.c: the gateway's end of a site's ranks: orders, and the return of ranks that were lost.
  *
- * An order either gets an answer, or the ranks are lost: the channel ends, the launcher ends, or a step takes far
- * longer than any before. Then all ranks are started again. They begin at the newest checkpoint on disk and
+ * An order either gets an answer, or the ranks are lost: the channel ends, the launcher ends, a step takes far
+ * longer than any before, or the first rank does nothing at all any more. Then all ranks are started again. They begin at the newest checkpoint on disk and
  * repeat the journal from its mark on, so that they stand where they stood; then the order is given again. Several
  * losses without a new checkpoint in between are no accident, and end the training. */
 #define _GNU_SOURCE /* memfd_create */
@@ -10,9 +10,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "train/gate_journal.h"
+#include "train/gate_life.h"
 #include "train/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,13 +34,14 @@ struct neb_gate {
     float *window;                 /* (ready.values) */
     size_t window_bytes;
     int window_fd;
-    int64_t saved;    /* the newest checkpoint on disk that is known of; -1: none */
-    double waited;    /* for data */
-    double recovered; /* seconds without ranks, in all */
-    double longest;   /* seconds of a step */
-    int64_t asked;    /* when the order was given that is limited in time; 0: it is not */
-    int64_t stop_ns;  /* when a rank said that it was asked for the end; 0: none */
-    bool lost;        /* the ranks are not there any more */
+    int64_t saved;             /* the newest checkpoint on disk that is known of; -1: none */
+    double waited;             /* for data */
+    double recovered;          /* seconds without ranks, in all */
+    double longest;            /* seconds of a step */
+    int64_t asked;             /* when the order was given that is limited in time; 0: it is not */
+    struct neb_gate_life life; /* of the first rank */
+    int64_t stop_ns;           /* when a rank said that it was asked for the end; 0: none */
+    bool lost;                 /* the ranks are not there any more */
     char why[NEB_GATE_TEXT];
     int losses;             /* since a checkpoint was written */
     int64_t losses_at;      /* which one */
@@ -61,6 +64,12 @@ static bool takes_too_long(const struct neb_gate *g)
     return neb__seconds_since(g->asked) > 2 * g->t->job->parallel.timeout + 10 * g->longest;
 }
 
+/* While the first rank evaluates or writes, the others wait for it without a limit. */
+static bool first_is_still(struct neb_gate *g)
+{
+    return g->begun && neb__gate_life_still(&g->life) > 2 * g->t->job->parallel.timeout;
+}
+
 static neb_status turn(void *gate)
 {
     struct neb_gate *g = gate;
@@ -74,6 +83,11 @@ static neb_status turn(void *gate)
     if (takes_too_long(g)) {
         neb__warn("the ranks have made no step for %.0f s", neb__seconds_since(g->asked));
         return lose(g, "no rank makes progress");
+    }
+    if (first_is_still(g)) {
+        neb__warn("the first rank has done nothing for %.0f s: it is stopped or hangs",
+                  2 * g->t->job->parallel.timeout);
+        return lose(g, "the first rank does nothing");
     }
     if (g->begun) neb__trainer_sample(g->t, g->recovering ? "recovering" : "training", false);
     if (*g->t->stop && (!g->begun || g->recovering))
@@ -110,6 +124,7 @@ static neb_status call(struct neb_gate *g, const struct neb_gate_order *o, int p
     if (neb__gate_channel_send(&g->channel, o, sizeof *o, pass) != NEB_OK)
         return lose(g, "the first rank is gone");
     g->asked = o->op == NEB_GATE_STEP ? neb__now_ns() : 0;
+    neb__gate_life_reset(&g->life);
     NEB_TRY(receive(g, a, sizeof *a));
     if (o->op == NEB_GATE_STEP && neb__seconds_since(g->asked) > g->longest)
         g->longest = neb__seconds_since(g->asked);
@@ -165,8 +180,10 @@ static neb_status read_params(struct neb_gate *g)
 static neb_status make_window(struct neb_gate *g)
 {
     g->window_bytes = g->ready.values * sizeof *g->window;
-    g->window_fd = memfd_create("nebula-i window", MFD_CLOEXEC);
-    if (g->window_fd < 0 || ftruncate(g->window_fd, (off_t)g->window_bytes))
+    g->window_fd = memfd_create("nebula-i window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    /* a rank that made it smaller would end this process */
+    if (g->window_fd < 0 || ftruncate(g->window_fd, (off_t)g->window_bytes) ||
+        fcntl(g->window_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
         return neb__fail(NEB_ERR_NOMEM, "no memory for a window of %zu bytes: %s", g->window_bytes,
                          strerror(errno));
     void *p = mmap(NULL, g->window_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, g->window_fd, 0);
@@ -212,6 +229,7 @@ static neb_status start(struct neb_gate *g)
     NEB_TRY(neb__gate_channel_offer(&g->channel));
     NEB_TRY(neb__launch_start(g->launch));
     NEB_TRY(await_connection(g));
+    neb__gate_life_begin(&g->life, g->channel.fd);
     return read_ready(g);
 }
 

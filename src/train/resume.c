@@ -26,8 +26,10 @@ int64_t neb__resume_values(struct neb_work *w)
 static neb_status collect(struct neb_work *w, float *params, float *m, float *v, struct neb_buf *data)
 {
     NEB_TRY(neb__work_collect(w));
-    NEB_TRY(neb__work_read_params(w, params));
+    neb_status read =
+        neb__work_read_params(w, params); /* whatever comes of it, the other ranks lend their moments */
     NEB_TRY(neb_optimizer_save(neb__work_optimizer(w), m, v));
+    NEB_TRY(read);
     return neb__work_save_position(w, data);
 }
 
