@@ -65,8 +65,9 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"NO_COLOR", "if it is set and not empty: no colours"},
     {"TERM, COLUMNS, LINES",
      "a terminal that is `dumb` gets no live line; its width and height, where the terminal does not say"},
-    {"NEBULA_PLUGIN_PATH", "folders with device plug-ins `libnebula-i-NAME.so`, with colons between them; "
-                           "searched before the program's folder, `../lib` beside it, `../lib/nebula-i` and the system's"},
+    {"NEBULA_PLUGIN_PATH",
+     "folders with device plug-ins `libnebula-i-NAME.so`, with colons between them; "
+     "searched before the program's folder, `../lib` beside it, `../lib/nebula-i` and the system's"},
     {"NEBULA_CUDA_LIB", "folder with `libcublasLt.so.13`, if the loader does not find it"},
     {"CUDA_HOME", "where CUDA is installed; its `lib64` is searched for the same library"},
     {"VIRTUAL_ENV", "the active Python environment; CUDA's packages in it are searched last"},
