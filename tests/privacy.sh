@@ -98,7 +98,7 @@ old=$("$nebula" site show alpha)
 "$nebula" site rekey alpha 2> log | cmp -s - request || fail "a second request is for another key"
 sed 's/ alpha / beta /' request > forged
 if "$nebula" roster rekey roster forged --operator ops 2> log; then fail "a forged request was accepted"; fi
-sed 's/.$/0/' request > forged
+sed 's/0$/1/; t; s/.$/0/' request > forged
 if "$nebula" roster rekey roster forged --operator ops 2> log; then fail "a bad signature was accepted"; fi
 if "$nebula" roster rekey roster request --operator beta 2> log; then fail "a member signed alone"; fi
 "$nebula" roster rekey roster request --operator ops > log 2>&1 || fail "roster rekey"
