@@ -44,15 +44,24 @@ logged() { # SITE TEXT: waits for it
 named() { # TEXT: waits until one of the honest sites says it. Their own updates are kept for c and take disk meanwhile.
     for i in $(seq 1800); do ! cat a.log b.log | grep -q "$1" || return 0; sleep 0.1; done; return 1; }
 
+claims() { # of c that the two have refused together; each kind of false claim shows here, the log names only the first
+    cat [ab]/run/status.json 2>/dev/null | grep -o 'c:[^;"]* [0-9]* claims' | sed 's/.* \([0-9]*\) claims/\1/' |
+        awk '{ n += $1 } END { print n + 0 }'; }
+refuted() { # COUNT: waits until more claims than that are refused
+    for i in $(seq 1800); do [ "$(claims)" -le $1 ] || return 0; sleep 0.1; done; return 1; }
+
 begin a; begin b
 for s in a b; do reaches $s 5 || fail "no rounds were committed"; done
+
+claim="it says what its site"
 
 # Each lie, and what the log of an honest site says of it ("": nothing has to be refused). $3, $4: MiB of memory and disk that
 # it may cost a site.
 lie() { # HOW SENTENCE MEMORY DISK
-    local m=$(memory a) d=$(disk a) before=$(records a)
+    local m=$(memory a) d=$(disk a) before=$(records a) claimed=$(claims)
     "$liar" c $1 > liar.log 2>&1 & local pid=$!
     [ -z "$2" ] || named "site 'c' sends: $2" || fail "$1: nobody names the liar"
+    [ "$2" != "$claim" ] || refuted $claimed || fail "$1: nobody refuses what the liar claims"
     before=$(records a)
     for s in a b; do reaches $s $((before + 3)) || fail "$1: site $s commits no more"; done
     kill -9 $pid; wait $pid 2>/dev/null || true
@@ -81,7 +90,7 @@ loss=$(sed -n 's/^   "loss": \([0-9.]*\),.*/\1/p' out-a/status.json | head -1)
 # With the clip alone a liar may push the model as far as the records that name one honest site allow: it stays finite.
 awk "BEGIN { exit !(${loss:-nan} > 0 && ${loss:-nan} < 1e30) }" || fail "the loss of a is $loss"
 echo "the loss after that: $loss"
-for how in end history lapse roster leader; do lie $how "it says what its site" 64 8; done
+for how in end history lapse roster leader; do lie $how "$claim" 64 8; done
 kill -9 $pid_b; wait $pid_b 2>/dev/null || true # lapses that were only claimed do not outlive a start
 now=$(records a)
 begin b

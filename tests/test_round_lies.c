@@ -24,6 +24,10 @@ static struct neb_certificate certify(struct solo *s, uint64_t signers, uint64_t
                                 .index = index,
                                 .hash = *hash};
         if (!(signers & neb__bit(i))) continue;
+        if (i ==
+            s->self) /* under another lapse: its own signature of a record that it lacks would tell it more */
+            said.lapses =
+                (struct neb_lapse_table){.n = 1, .of = {{(uint8_t)i, (uint16_t)(s->r->lapse[i] + 9)}}};
         assert_ok(neb__said_sign(&said, &s->r->cfg.genesis, &seal));
         assert_true(neb__certificate_add(&c, &said));
     }
@@ -334,8 +338,8 @@ static void a_wrong_root_stops_nobody_else(void **state)
     solo_stop(&s);
 }
 
-/* If two of three sites agree, they go on without the third. A leader that both others contradict stops. If
- * two sites contradict each other, nobody knows which is right. */
+/* If two of three sites agree, they go on without the third. A leader that both others contradict stops. One false root stops
+ * nobody, whoever is down. If all three contradict each other, nobody knows which is right. */
 static void the_minority_stops(void **state)
 {
     (void)state;
@@ -351,9 +355,11 @@ static void the_minority_stops(void **state)
         neb__root_own(s[0].r, 1, &(struct neb_hash){{1}});
         if (way < 3) report_root(&s[0], 2, 0, 0, 2); /* site 2 is there */
         report_root(&s[0], 1, 1, way == 1 ? 1 : 9, 1);
-        assert_int_equal(s[0].halts, way == 3);
+        assert_int_equal(s[0].halts, 0); /* also while site 2 is down: it may decide later */
         if (way < 2) report_root(&s[0], 2, 1, way == 1 ? 9 : 1, 2);
         if (way == 2) report_root(&s[0], 2, 1, 9, 2);
+        assert_int_equal(s[0].halts, way == 2);
+        if (way == 3) report_root(&s[0], 2, 1, 5, 2); /* three roots: none can get a quorum any more */
         assert_int_equal(s[0].halts, way >= 2);
         assert_int_equal(s[0].r->peer[1].odd, way == 0);
         assert_int_equal(s[0].r->peer[2].odd, way == 1);

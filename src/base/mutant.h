@@ -4,39 +4,40 @@
 #ifndef NEB_BASE_MUTANT_H
 #define NEB_BASE_MUTANT_H
 
-#define NEB_MUTANT_LIST(X)                                                                   \
-    X(skip_fsync, "the ledger is acknowledged without an fsync")                             \
-    X(ignore_quorum, "the leader commits on its own acknowledgement")                        \
-    X(apply_twice, "a record is applied again to a cell that already has it")                \
-    X(subtract_captured, "a merge subtracts the captured instead of the decoded delta")      \
-    X(stale_residual, "after a crash a residual is used without its tag")                    \
-    X(vote_after_rollback, "a site that forgot its promises votes again at once")            \
-    X(trust_empty_disk, "a disk that lost everything counts as one of a first start")        \
-    X(lose_mark, "the acked mark is not looked at after a restart")                          \
-    X(have_before_durable, "HAVE is sent for an update that is not on disk yet")             \
-    X(keep_expired, "the leader names updates that are too old")                             \
-    X(view_not_durable, "a site votes for a view before the view is on disk")                \
-    X(sum_arrival_order, "updates are summed in the order of arrival")                       \
-    X(no_settle, "a site that was away adds its whole old delta, undiscounted and unlogged") \
-    X(reuse_sequence, "a restarted site counts its updates from the beginning")              \
-    X(roster_any_time, "a roster change does not wait for the records before it")            \
-    X(trust_any_cell, "a fetched cell is installed without a quorum's state root")           \
-    X(ask_cells_again, "cells that are on their way are asked for again and again")          \
-    X(trust_orders, "an order's signature is not checked")                                   \
-    X(repeat_orders, "an order holds whatever was ordered after it was signed")              \
-    X(force_any_head, "a forced eviction may name another history than the site's own")      \
-    X(end_at_once, "the leader leaves before the others have the end")                       \
-    X(trust_updates, "an update is taken for whose it says it is")                           \
-    X(ignore_bound, "the norm bound is not enforced")                                        \
-    X(stale_leaf, "a cell that a record changed keeps its old hash")                         \
-    X(no_relay, "a member passes nothing on")                                                \
-    X(trust_relays, "the signature of a relayed message is not checked")                     \
-    X(relay_again, "a relayed message is taken every time it comes")                         \
-    X(forget_lives, "numbers of relayed messages go on when their author starts again")      \
-    X(older_states, "an older link state replaces a newer one")                              \
-    X(trust_one_end, "a link counts if one of its ends says so")                             \
-    X(no_detour, "a path over which nothing is confirmed is never left")                     \
-    X(middle_goes, "a site through which others reach each other leaves at the end with them waiting")
+#define NEB_MUTANT_LIST(X)                                                                             \
+    X(skip_fsync, "the ledger is acknowledged without an fsync")                                       \
+    X(ignore_quorum, "the leader commits on its own acknowledgement")                                  \
+    X(apply_twice, "a record is applied again to a cell that already has it")                          \
+    X(subtract_captured, "a merge subtracts the captured instead of the decoded delta")                \
+    X(stale_residual, "after a crash a residual is used without its tag")                              \
+    X(vote_after_rollback, "a site that forgot its promises votes again at once")                      \
+    X(trust_empty_disk, "a disk that lost everything counts as one of a first start")                  \
+    X(lose_mark, "the acked mark is not looked at after a restart")                                    \
+    X(have_before_durable, "HAVE is sent for an update that is not on disk yet")                       \
+    X(keep_expired, "the leader names updates that are too old")                                       \
+    X(view_not_durable, "a site votes for a view before the view is on disk")                          \
+    X(sum_arrival_order, "updates are summed in the order of arrival")                                 \
+    X(no_settle, "a site that was away adds its whole old delta, undiscounted and unlogged")           \
+    X(reuse_sequence, "a restarted site counts its updates from the beginning")                        \
+    X(roster_any_time, "a roster change does not wait for the records before it")                      \
+    X(trust_any_cell, "a fetched cell is installed without a quorum's state root")                     \
+    X(ask_cells_again, "cells that are on their way are asked for again and again")                    \
+    X(trust_orders, "an order's signature is not checked")                                             \
+    X(repeat_orders, "an order holds whatever was ordered after it was signed")                        \
+    X(force_any_head, "a forced eviction may name another history than the site's own")                \
+    X(end_at_once, "the leader leaves before the others have the end")                                 \
+    X(trust_updates, "an update is taken for whose it says it is")                                     \
+    X(ignore_bound, "the norm bound is not enforced")                                                  \
+    X(stale_leaf, "a cell that a record changed keeps its old hash")                                   \
+    X(no_relay, "a member passes nothing on")                                                          \
+    X(trust_relays, "the signature of a relayed message is not checked")                               \
+    X(relay_again, "a relayed message is taken every time it comes")                                   \
+    X(forget_lives, "numbers of relayed messages go on when their author starts again")                \
+    X(older_states, "an older link state replaces a newer one")                                        \
+    X(trust_one_end, "a link counts if one of its ends says so")                                       \
+    X(no_detour, "a path over which nothing is confirmed is never left")                               \
+    X(middle_goes, "a site through which others reach each other leaves at the end with them waiting") \
+    X(no_errands, "a member fetches nothing that only a neighbour needs")
 
 /* From this one on the bugs need lines that stay cut. */
 #define NEB_MUTANT_FIRST_ROUTE NEB_MUTANT_no_relay
@@ -49,7 +50,8 @@
     X(trust_lapses, "a lapse counts without its site's word")                  \
     X(trust_certificates, "a certificate's signatures are not checked")        \
     X(count_void, "acknowledgements of an older lapse count in a certificate") \
-    X(sign_anything, "a voter does not check what it signs")
+    X(sign_anything, "a voter does not check what it signs")                   \
+    X(keep_idle, "a leader that commits nothing stays")
 
 enum neb_mutant {
     NEB_MUTANT_none,

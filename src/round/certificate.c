@@ -95,7 +95,7 @@ bool neb__said_get(struct neb_reader *in, struct neb_said *s)
     s->normal = neb__read64(in);
     s->index = neb__read64(in);
     get_bytes(in, s->hash.b, NEB_HASH_SIZE);
-    if (s->kind < NEB_SAID_PROPOSED || s->kind >= NEB_SAID_KINDS || s->site >= NEB_SITES_MAX) return false;
+    if (s->kind < NEB_SAID_HOLDS || s->kind >= NEB_SAID_KINDS || s->site >= NEB_SITES_MAX) return false;
     if (has_more(s->kind)) get_bytes(in, s->more.b, NEB_HASH_SIZE);
     if (!get_table(in, &s->lapses)) return false;
     get_bytes(in, s->signature, NEB_SEAL_SIZE);

@@ -9,10 +9,9 @@
 #include "round/order.h"
 
 enum neb_said_kind {
-    NEB_SAID_PROPOSED = 1, /* a leader: this record stands at this index in my view */
-    NEB_SAID_HOLDS,        /* an acknowledgement: the log up to here is on my disk, in this view */
-    NEB_SAID_PREPARED,     /* byzantine: so is a certificate of HOLDS for it */
-    NEB_SAID_VOTES,        /* for the leader of `view`: my log is of view `normal` and ends here */
+    NEB_SAID_HOLDS = 2, /* an acknowledgement: the log up to here is on my disk, in this view */
+    NEB_SAID_PREPARED,  /* byzantine: so is a certificate of HOLDS for it */
+    NEB_SAID_VOTES,     /* for the leader of `view`: my log is of view `normal` and ends here */
     NEB_SAID_STARTS, /* a leader: my view begins with this log; `more` is the hash of the votes that say so */
     NEB_SAID_KINDS
 };

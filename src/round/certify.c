@@ -88,7 +88,7 @@ static bool say_ack(struct neb_round *r, uint8_t kind, uint64_t index, struct ne
 static uint64_t own_reach(const struct neb_round *r, uint8_t kind)
 {
     struct neb_core_promise mine;
-    if (!neb__log_acked(r, &mine) || r->normal != r->view) return UINT64_MAX;
+    if (!neb__log_acked(r, &mine) || !neb__view_joined(r)) return UINT64_MAX;
     if (kind == NEB_SAID_HOLDS) return mine.head;
     const struct neb_certificate *c = &r->prepared_durable;
     if (!c->n || c->view != r->view || c->index > mine.head) return UINT64_MAX;
@@ -207,6 +207,12 @@ static bool assemble(struct neb_round *r, uint8_t kind, uint64_t index, struct n
 bool neb__acks_certificate(struct neb_round *r, uint64_t index, struct neb_certificate *out)
 {
     return assemble(r, neb__cert_kind(r), index, out);
+}
+
+/* … of the first phase. A site that is behind cannot use the newest one. */
+bool neb__acks_prepared(struct neb_round *r, uint64_t index, struct neb_certificate *out)
+{
+    return assemble(r, NEB_SAID_HOLDS, index, out);
 }
 
 void neb__acks_prepare(struct neb_round *r)
@@ -361,15 +367,46 @@ void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *
     if (!neb__roster_of(r, c->epoch, &m) || !neb__cert_valid_under(r, c, &m)) return;
     for (size_t i = 0; i < r->kepts; i++) neb__guilt_certificates(r, &r->kept[i], c);
     neb__guilt_certificates(r, &r->newest, c);
-    neb__core_halt(
-        r, "a quorum certified another record at an index that this site has committed, so there are two "
-           "histories; ask the operators which roster is right (nebula-i adopt)");
+    for (int i = 0; i < c->n;
+         i++) { /* who votes with less than it has acknowledged makes two histories, too */
+        struct neb_said s;
+        neb__certificate_said(c, i, &s);
+        (void)neb__guilt_compare(r, &s);
+    }
+    neb__core_halt_by(
+        r,
+        "a quorum certified another record at an index that this site has committed, so there are two "
+        "histories; ask the operators which roster is right (nebula-i adopt)",
+        c);
+}
+
+static bool in_log(const struct neb_round *r, const struct neb_certificate *c)
+{
+    return c->index <= r->head && neb__hash_equal(neb__log_hash(r, c->index), &c->hash);
+}
+
+/* A valid certificate bears this site's own name, under its present lapse, for a record that it does not have. Nobody else
+ * can make such a thing: the disk of this site went back in time. */
+void neb__cert_remembers(struct neb_round *r, const struct neb_certificate *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        struct neb_said s;
+        neb__certificate_said(c, i, &s);
+        if (s.site == r->self && neb__said_lapse(&s, r->self) == r->lapse[r->self] && !in_log(r, c))
+            r->forgets = true;
+    }
 }
 
 bool neb__cert_take(struct neb_round *r, const struct neb_certificate *c)
 {
     struct neb_members m;
-    if (!c->n || c->kind != neb__cert_kind(r) || c->index > r->head) return false;
+    if (!c->n || c->kind != neb__cert_kind(r)) return false;
+    if (c->index > r->head) {
+        bool own = neb__certificate_sites(c) & neb__bit(r->self);
+        if (own && c->epoch == r->roster.epoch && neb__cert_valid_under(r, c, &r->roster))
+            neb__cert_remembers(r, c);
+        return false;
+    }
     bool same = neb__hash_equal(neb__log_hash(r, c->index), &c->hash);
     if (!same && c->index <= r->commit) neb__cert_two_histories(r, c);
     if (!same || (r->newest.n && c->index <= r->newest.index)) return false;
@@ -386,7 +423,7 @@ bool neb__cert_take(struct neb_round *r, const struct neb_certificate *c)
 /* A certificate of the first phase for the log here: this site may say that it has it once it is on disk. */
 void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c)
 {
-    if (!byzantine(r) || !c->n || c->index > r->head || c->view > r->view || r->normal != r->view) return;
+    if (!byzantine(r) || !c->n || c->index > r->head || c->view > r->view || !neb__view_joined(r)) return;
     if (r->prepared.n &&
         (c->view < r->prepared.view || (c->view == r->prepared.view && c->index <= r->prepared.index)))
         return;
@@ -398,8 +435,18 @@ void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c)
  * like a lie. */
 void neb__prepared_forget(struct neb_round *r)
 {
-    const struct neb_certificate *c = &r->prepared;
-    if (c->n && (c->index > r->head || !neb__hash_equal(neb__log_hash(r, c->index), &c->hash)))
+    if (r->prepared.n && !in_log(r, &r->prepared)) r->prepared.n = r->prepared_durable.n = 0;
+}
+
+/* Another log has taken the place of the prepared record: a certified one, or the one with which a view begins. The votes for
+ * that view are a quorum's, and one of any quorum that committed the record would have shown it. So nobody committed it, and
+ * this site stands by what the view begins with, `c`. Otherwise it would vote for a record that nobody has any more. */
+void neb__prepared_replace(struct neb_round *r, const struct neb_certificate *c)
+{
+    if (!byzantine(r) || !r->prepared.n || in_log(r, &r->prepared)) return;
+    if (c->n && in_log(r, c) && neb__prepared_valid(r, c))
+        r->prepared = *c;
+    else
         r->prepared.n = r->prepared_durable.n = 0;
 }
 

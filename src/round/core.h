@@ -2,7 +2,9 @@
  *
  *     round.c       create, events, actions, timers
  *     log.c         the log: append, check, commit, write
+ *     log_ask.c     records that are asked for and given
  *     view.c        greeting, elections, taking over a log
+ *     idle.c        leaders that commit nothing
  *     certify.c     acknowledgements and certificates
  *     guilt.c       statements that convict their author
  *     lead.c        the leader: acknowledgements, closing rounds, roster
@@ -25,6 +27,7 @@ enum {
     ORDERS = 8 /* waiting at the leader */,
     ACKS = 24 /* of one kind that are kept of a site: more than can be under way */,
     SAID_KEPT = 64 /* own statements that need not be signed again */,
+    VOTES_KEPT = 32,
     NOTES = 16 /* texts that were said lately: as many as there are */
 };
 
@@ -66,7 +69,8 @@ struct neb_core_update {
     struct neb_update_header header; /* when held */
     bool held, needed, used;         /* used: named by a committed record */
     bool looked;                     /* this site's disk was searched: it is not there */
-    bool unwanted; /* its author has signed too many: it is fetched only if a record names it */
+    bool unwanted;  /* its author has signed too many: it is fetched only if a record names it */
+    int64_t errand; /* when a neighbour first asked for it that can get it from nobody else; 0: none did */
     uint8_t reject;
     double norm;
     uint64_t index; /* of the record that used it */
@@ -102,6 +106,10 @@ struct neb_core_peer {
     int64_t raise_at, unbacked_until; /* when its higher view counts again; its log was asked for in vain */
     int raises, doubts;               /* doubts: claims without a proof, of late */
     int64_t doubted;
+    uint64_t log_first;                  /* it was asked for its records from here on; 0: it has answered */
+    int64_t log_asked, log_wait, log_ms; /* when; how long the answer may take; how long one took */
+    double log_room;                     /* bytes of records that it may be given now */
+    int64_t log_room_at;
     int proofs; /* of guilt that it has shown, of late */
     int64_t proofs_at;
     uint64_t proved; /* the certificate that was sent to it last, and when */
@@ -131,6 +139,7 @@ struct neb_round {
     bool empty;       /* the disk held no promise at the start */
     bool booted;      /* the ledger is read */
     bool leaves_view; /* what this site acknowledged in it was displaced */
+    bool forgets;     /* a certificate shows that it forgot what it acknowledged */
     bool damaged, forgot, ended, ending, conflict, paused, paused_end;
     char halt_text[160];
     struct {
@@ -153,6 +162,11 @@ struct neb_round {
 
     /* promises: `view` is the newest view joined; `normal` the view whose log this is */
     uint64_t view, normal;
+    /* After a greeting the log may be of the present view and yet not be its leader's: another site gave it, and may have lied.
+     * Nothing of it is acknowledged before the leader has shown its own. fresh: under this lapse nothing was acknowledged. */
+    bool foreign, fresh;
+    uint64_t
+        leader_head; /* what the leader had when it knew this lapse; UINT64_MAX: it has not said so yet */
     uint32_t incarnation, lapse[NEB_SITES_MAX];
     struct neb_core_promise durable, writing;
     /* sites' words for their lapses: the newest ones, those on their way to the disk, those on the disk */
@@ -170,6 +184,10 @@ struct neb_round {
     size_t kepts, kept_cap, kept_saved, kept_writing;
     /* byzantine: the newest one of the first phase, in memory, on its way to the disk, on the disk */
     struct neb_certificate prepared, prepared_writing, prepared_durable;
+    struct neb_certificate start_prepared; /* … of the log with which the present view began */
+    struct neb_said
+        heard_vote[VOTES_KEPT]; /* votes of late: one may contradict what its author acknowledged */
+    unsigned heard_votes;
     struct neb_said said[SAID_KEPT]; /* own ones */
     unsigned said_next;
     uint64_t guilty;               /* sites that their own statements convict */
@@ -191,9 +209,17 @@ struct neb_round {
     struct neb_hash sync_hash;
     uint64_t sync_normal;
     int64_t sync_at, elect_at;
+    uint64_t log_first; /* some site was asked for the committed records from here on … */
+    int64_t log_until;  /* … and nobody else is before this */
+
+    /* a leader that commits nothing: since when this one could have, the longest time that a commit took, leaders not to be
+     * voted for and until when */
+    int64_t busy_since, commit_gap, idle_until;
+    uint64_t idle_commit, idle;
+    uint16_t idle_leader;
 
     /* greeting after a start */
-    uint64_t greet_nonce, greeted, greet_any;
+    uint64_t greet_nonce, greeted, greet_any, greetings;
     int greet_phase;
     int64_t greet_at, greet_end;
     uint32_t greet_lapse, greet_known; /* the lapse asked for; the highest one heard of */
@@ -270,6 +296,7 @@ void neb__core_send(struct neb_round *r, unsigned to, const struct neb_round_fra
 void neb__core_note(struct neb_round *r, const char *text);
 void neb__core_doubt(struct neb_round *r, unsigned site); /* it claims what it does not prove */
 void neb__core_halt(struct neb_round *r, const char *text);
+void neb__core_halt_by(struct neb_round *r, const char *text, const struct neb_certificate *why);
 uint32_t neb__core_fragment_first(const struct neb_round *r, uint32_t f);
 bool neb__core_leads(const struct neb_round *r);
 bool neb__core_gives(const struct neb_round *r,
@@ -286,16 +313,26 @@ void neb__log_write(struct neb_round *r);
 void neb__log_written(struct neb_round *r, uint64_t id, neb_status s);
 neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot);
 void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
-void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last);
+/* beyond: also the records behind `index`. */
 bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
-                      const struct neb_hash *hash);
+                      const struct neb_hash *hash, bool beyond);
+/* The leader's log of the present view, for a site whose log of that view is another's. True: now it is the leader's. */
+bool neb__log_reconcile(struct neb_round *r, const struct neb_round_frame *f);
 bool neb__log_take_ordered(struct neb_round *r, const struct neb_round_frame *f, const struct neb_order *o);
 bool neb__log_acked(const struct neb_round *r,
                     struct neb_core_promise *out);                          /* false: a write is under way */
 struct neb_members neb__log_roster(const struct neb_round *r);              /* by the committed records */
 bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
 
+/* log_ask.c */
+/* Asks a site for its records. must: this site has to be asked, whoever else was. */
+void neb__log_ask(struct neb_round *r, unsigned to, uint64_t first, bool must);
+void neb__log_answered(struct neb_round *r, unsigned from, uint64_t first);
+void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last);
+void neb__log_give(struct neb_round *r, unsigned to, uint64_t first, uint64_t last); /* … within its quota */
+
 /* view.c */
+bool neb__view_joined(const struct neb_round *r); /* this log is that of the present view's leader */
 void neb__view_greet(struct neb_round *r);
 void neb__view_tick(struct neb_round *r);
 void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
@@ -307,6 +344,10 @@ void neb__view_follow(struct neb_round *r, uint64_t view);
 void neb__view_campaign(struct neb_round *r);
 void neb__core_report(struct neb_round *r, unsigned to);
 
+/* idle.c */
+void neb__idle_tick(struct neb_round *r);
+bool neb__idle_leader(const struct neb_round *r, unsigned site);
+
 /* certify.c */
 uint8_t neb__cert_kind(const struct neb_round *r); /* of the statements that commit */
 bool neb__core_quorum(const struct neb_round *r, uint64_t sites);
@@ -315,6 +356,7 @@ void neb__acks_report(struct neb_round *r, struct neb_round_frame *f);
 void neb__acks_heard(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 uint64_t neb__acks_of(struct neb_round *r, uint8_t kind, uint64_t index);
 bool neb__acks_certificate(struct neb_round *r, uint64_t index, struct neb_certificate *out);
+bool neb__acks_prepared(struct neb_round *r, uint64_t index, struct neb_certificate *out);
 void neb__acks_prepare(struct neb_round *r);
 bool neb__cert_store(struct neb_round *r, const struct neb_certificate *c);
 void neb__cert_keep(struct neb_round *r, const struct neb_certificate *c);
@@ -327,8 +369,11 @@ bool neb__prepared_valid(const struct neb_round *r, const struct neb_certificate
 bool neb__forced_genuine(const struct neb_round *r, const struct neb_record *rec);
 void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *c);
 bool neb__cert_take(struct neb_round *r, const struct neb_certificate *c); /* true: it committed something */
+void neb__cert_remembers(struct neb_round *r, const struct neb_certificate *c); /* a valid one */
 void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c);
-void neb__prepared_forget(struct neb_round *r); /* if its record is not in the log any more */
+/* If its record is not in the log any more: */
+void neb__prepared_forget(struct neb_round *r);
+void neb__prepared_replace(struct neb_round *r, const struct neb_certificate *c);
 bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start);
 void neb__lapses_tell(const struct neb_round *r, unsigned to, struct neb_round_frame *f);
 bool neb__lapse_take(struct neb_round *r, unsigned site, uint32_t lapse,
@@ -338,6 +383,7 @@ void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_roun
 /* guilt.c: of statements that came together, of one that came, of two certificates */
 void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n);
 bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s); /* false: it is not signed */
+void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote); /* keeps a vote that was checked */
 bool neb__guilt_may_look(struct neb_round *r, unsigned from);
 void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *a,
                              const struct neb_certificate *b);
@@ -373,6 +419,7 @@ bool neb__lead_live(const struct neb_round *r, unsigned site);
 
 /* operator.c */
 bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);
+bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec); /* FORCED */
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past);
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
 void neb__order_pass_on(struct neb_round *r, unsigned to);

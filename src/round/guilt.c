@@ -2,9 +2,10 @@
  *
  * Three things no honest site does, whatever it forgets or whoever it believes:
  *
- *   two records   it puts its name to two records at one index of one view, under one lapse (an acknowledgement, or as the
- *                 leader a proposal)
- *   a low vote    it acknowledges a record in a view, and later votes with the log of an older view, under one lapse
+ *   two records   it acknowledges two records at one index of one view, under one lapse
+ *   two chains    … or to a record that does not lead to another one that it has put its name to in that view
+ *   a low vote    it acknowledges a record in a view, and later votes with the log of an older view, under one lapse. (Not
+ *                 under `byzantine`, where a vote is for what was prepared, and a later view may have replaced that.)
  *   a wrong start it leads a view with a log that is not the best of the votes that it shows
  *
  * Each is shown by its own signatures, so anybody can check it. A proof is kept and passed on, and its author is named once.
@@ -20,17 +21,35 @@ static bool same_word(const struct neb_round *r, const struct neb_said *a, const
            neb__said_genuine(b, &r->cfg.genesis, &r->cfg.seal);
 }
 
+static bool is_ack(const struct neb_said *s)
+{
+    return s->kind == NEB_SAID_HOLDS || s->kind == NEB_SAID_PREPARED;
+}
+
 static bool two_records(const struct neb_said *a, const struct neb_said *b)
 {
-    return a->kind == b->kind && a->kind <= NEB_SAID_PREPARED && a->view == b->view && a->index == b->index &&
+    return a->kind == b->kind && is_ack(a) && a->view == b->view && a->index == b->index &&
            !neb__hash_equal(&a->hash, &b->hash);
+}
+
+/* The later of the two is in this site's log, and the earlier one is not before it. */
+static bool two_chains(const struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
+{
+    const struct neb_said *low = a->index < b->index ? a : b, *high = low == a ? b : a;
+    return is_ack(a) && is_ack(b) && a->view == b->view && low->index && low->index < high->index &&
+           high->index <= r->head && neb__hash_equal(neb__log_hash(r, high->index), &high->hash) &&
+           !neb__hash_equal(neb__log_hash(r, low->index), &low->hash);
 }
 
 static bool low_vote(const struct neb_round *r, const struct neb_said *ack, const struct neb_said *vote)
 {
-    uint8_t kind = neb__cert_kind(r); /* under `byzantine` a vote is for what was prepared */
-    return ack->kind == kind && vote->kind == NEB_SAID_VOTES && ack->view < vote->view &&
-           vote->normal < ack->view;
+    return r->cfg.quorum != NEB_QUORUM_BYZANTINE && ack->kind == NEB_SAID_HOLDS &&
+           vote->kind == NEB_SAID_VOTES && ack->view < vote->view && vote->normal < ack->view;
+}
+
+static bool contradict(const struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
+{
+    return two_records(a, b) || two_chains(r, a, b) || low_vote(r, a, b);
 }
 
 /* The votes are genuine, a quorum, not void, and another log than the leader's is the best of them. */
@@ -64,7 +83,7 @@ static unsigned convicts(const struct neb_round *r, const struct neb_said *said,
 {
     if (n >= 2 && said[0].kind == NEB_SAID_STARTS)
         return wrong_start(r, said, n) ? said[0].site : NEB_NO_SITE;
-    if (n != 2 || !(two_records(&said[0], &said[1]) || low_vote(r, &said[0], &said[1]))) return NEB_NO_SITE;
+    if (n != 2 || !contradict(r, &said[0], &said[1])) return NEB_NO_SITE;
     return same_word(r, &said[0], &said[1]) ? said[0].site : NEB_NO_SITE;
 }
 
@@ -92,7 +111,7 @@ void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n)
 
 static void look_at_two(struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
 {
-    if (!two_records(a, b) && !low_vote(r, a, b)) return;
+    if (!contradict(r, a, b)) return;
     const struct neb_said both[2] = {*a, *b};
     neb__guilt_look(r, both, 2);
 }
@@ -106,25 +125,42 @@ bool neb__guilt_may_look(struct neb_round *r, unsigned from)
     return p->proofs++ < PROOFS;
 }
 
+/* The statements of a site that are kept: its acknowledgements, those in the newest certificate, votes of late. kind 0: none. */
+static struct neb_said kept(const struct neb_round *r, unsigned site, int i)
+{
+    struct neb_said s = {.kind = 0};
+    const struct neb_said *acks = r->peer[site].acks;
+    if (i < 2 * ACKS) return acks ? acks[i] : s;
+    i -= 2 * ACKS;
+    if (i < VOTES_KEPT) return r->heard_vote[i];
+    if (i - VOTES_KEPT < r->newest.n) neb__certificate_said(&r->newest, i - VOTES_KEPT, &s);
+    return s;
+}
+
 /* A statement came: does it contradict what is kept of its author? What is kept is signed, so the new one is looked at first. */
 bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
 {
-    struct neb_said other;
-    const struct neb_said *acks = r->peer[s->site].acks;
     bool checked = false;
-    if (r->guilty & neb__bit(s->site)) return true;
-    for (int i = 0; i < 2 * ACKS + r->newest.n; i++) {
-        if (i < 2 * ACKS && (!acks || !acks[i].kind)) continue;
-        if (i < 2 * ACKS)
-            other = acks[i];
-        else
-            neb__certificate_said(&r->newest, i - 2 * ACKS, &other);
-        if (other.site != s->site || (!two_records(&other, s) && !low_vote(r, &other, s))) continue;
+    for (int i = 0; i < 2 * ACKS + VOTES_KEPT + NEB_ROUND_VOTERS_MAX; i++) {
+        if (r->guilty & neb__bit(s->site)) return true;
+        struct neb_said other = kept(r, s->site, i);
+        if (!other.kind || other.site != s->site || !(contradict(r, &other, s) || low_vote(r, s, &other)))
+            continue;
         if (!checked && !neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal)) return false;
         checked = true;
         look_at_two(r, &other, s);
+        look_at_two(r, s, &other);
     }
     return true;
+}
+
+void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote)
+{
+    for (int i = 0; i < VOTES_KEPT; i++) {
+        const struct neb_said *v = &r->heard_vote[i];
+        if (v->kind && v->site == vote->site && v->view == vote->view && v->normal == vote->normal) return;
+    }
+    r->heard_vote[r->heard_votes++ % VOTES_KEPT] = *vote;
 }
 
 /* Two valid certificates contradict each other: those who signed both, in one view, are guilty. */

@@ -63,9 +63,11 @@ void neb__lead_start(struct neb_round *r)
 {
     r->state = NEB_ROUND_LEAD;
     r->normal = r->view;
+    r->foreign = false;
     r->leader = r->self;
     r->ask_phase = 0;
     if (r->forced) cut_unusable(r);
+    neb__prepared_replace(r, &r->best_prepared);
     r->start_index = r->head;
     r->start_hash = *neb__log_hash(r, r->head);
     r->established = false;
@@ -119,6 +121,16 @@ static void list_updates(struct neb_round *r, struct neb_round_frame *f)
         }
 }
 
+/* The newest certificate of the first phase that the peer can use: it may lack the records of newer ones, and need this one to
+ * get on. */
+static void prepare(struct neb_round *r, const struct neb_core_peer *p, struct neb_certificate *out)
+{
+    struct neb_certificate c;
+    *out = r->prepared;
+    if (out->n && p->acked < out->index && p->acked >= r->start_index && neb__acks_prepared(r, p->acked, &c))
+        *out = c;
+}
+
 /* What the peer needs to believe this leader: the certificate of the last commit, and the votes for this view. */
 static void prove(struct neb_round *r, unsigned to, struct neb_round_frame *f)
 {
@@ -131,7 +143,8 @@ static void prove(struct neb_round *r, unsigned to, struct neb_round_frame *f)
         p->proved = r->newest.index;
         p->proved_at = r->now;
     }
-    f->prepared = p->in_view ? r->prepared : r->best_prepared;
+    f->prepared = r->best_prepared;
+    if (p->in_view) prepare(r, p, &f->prepared);
     if (p->in_view || !r->start.kind) return;
     f->said[f->saids++] = r->start;
     for (int i = 0; i < r->votes; i++) f->said[f->saids++] = r->vote[i];
@@ -194,7 +207,7 @@ void neb__core_report(struct neb_round *r, unsigned to)
     bool trains = (r->roster.trains & neb__bit(r->self)) && neb__core_caught_up(r);
     f.flags =
         (uint8_t)((trains ? NEB_FLAG_CONTRIBUTES : 0) | (clean ? NEB_FLAG_CLEAN : 0) |
-                  (r->whole ? NEB_FLAG_WHOLE : 0) | (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0) |
+                  (r->whole ? NEB_FLAG_WHOLE : 0) | (stable && neb__view_joined(r) ? NEB_FLAG_NORMAL : 0) |
                   (r->done ? NEB_FLAG_DONE : 0));
     neb__lapses_tell(r, to, &f);
     neb__acks_report(r, &f);

@@ -10,8 +10,6 @@
 #include "round/core.h"
 #include "base/mutant.h"
 
-enum { CHUNK_RECORDS = 128, CHUNK_BYTES = 128 * 1024 };
-
 const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index)
 {
     return index && index <= r->head ? &r->log[index - 1].hash : &r->cfg.genesis;
@@ -456,6 +454,7 @@ static void boot_extras(struct neb_round *r, const struct neb_round_boot *boot)
     if (boot->certificate) boot_certificate(r, 0, boot->certificate, boot->certificate_length);
     if (r->damaged)
         r->prepared.n = r->prepared_durable.n = 0; /* its record may be lost with the disk's end */
+    neb__prepared_forget(r);                       /* another record had taken its place before this start */
 }
 
 neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
@@ -502,49 +501,6 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
 }
 
 /* ---- records from peers -------------------------------------------------------------------------------- */
-
-/* The last of the records from `first` on that go into one frame: as many as fit, up to the next change of the roster, which
- * the receiver must see certified before it takes anything behind it. */
-static uint64_t chunk_end(const struct neb_round *r, uint64_t first, uint64_t last)
-{
-    size_t bytes = 0;
-    uint64_t i = first;
-    for (; i <= last && i <= r->head; i++) {
-        bytes += r->log[i - 1].length + 4;
-        if (i <= r->commit && is_change(r->log[i - 1].record) && neb__cert_at(r, i)) return i;
-        if (i - first + 1 == CHUNK_RECORDS || bytes >= CHUNK_BYTES) return i;
-    }
-    return i - 1;
-}
-
-void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last)
-{
-    struct neb_round_frame f = {
-        .type = NEB_ROUND_FRAME_LOG, .number = first, .normal = r->normal, .head = r->head};
-    struct neb_buf b;
-    neb__buf_init(&b, CHUNK_BYTES + NEB_RECORD_MAX + 4);
-    uint64_t end = first ? chunk_end(r, first, last) : 0;
-    const struct neb_certificate *c = neb__cert_for(r, first, end > r->commit ? r->commit : end);
-    if (c) f.proof = *c;
-    if (c && c->index >= first && end < r->commit)
-        end = c->index; /* the rest comes with its own certificate */
-    for (uint64_t i = first; i && i <= end; i++) {
-        const struct neb_core_entry *e = &r->log[i - 1];
-        uint8_t n[4];
-        neb__put32(n, (uint32_t)e->length);
-        if (neb__buf_append(&b, n, 4) != NEB_OK || neb__buf_append(&b, e->bytes, e->length) != NEB_OK) {
-            r->failed = NEB_ERR_NOMEM;
-            break;
-        }
-        f.records++;
-    }
-    f.start = r->start_index;
-    f.hash = r->start_hash;
-    f.blob = b.data;
-    f.blob_length = b.len;
-    neb__core_send(r, to, &f);
-    neb__buf_free(&b);
-}
 
 struct walk {
     struct neb_reader in;
@@ -664,11 +620,6 @@ static enum chain follow_chain(const struct neb_round *r, const struct neb_round
     return other ? CHAIN_OTHER : CHAIN_FITS;
 }
 
-static void ask_from_commit(struct neb_round *r, unsigned to)
-{
-    neb__core_send(r, to, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
-}
-
 /* Takes the records that the frame's certificate covers. */
 static void take_certified(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
@@ -683,7 +634,7 @@ static void take_certified(struct neb_round *r, unsigned from, const struct neb_
     }
     enum chain chain = follow_chain(r, f, false, &m);
     if (chain == CHAIN_BROKEN && f->number > r->commit + 1)
-        ask_from_commit(r, from); /* it goes on from another record */
+        neb__log_ask(r, from, r->commit + 1, true); /* it goes on from another record */
     bool valid = chain != CHAIN_BROKEN && neb__cert_valid_under(r, c, &m);
     if (chain != CHAIN_BROKEN && !valid) neb__core_doubt(r, from);
     if (!valid) return;
@@ -691,10 +642,13 @@ static void take_certified(struct neb_round *r, unsigned from, const struct neb_
         neb__cert_two_histories(r, c);
         return;
     }
+    neb__cert_remembers(r, c);
     neb__log_commit_to(r, f->number - 1);
     while (walk_next(&w) && w.index <= c->index && take_one(r, &w)) continue;
     if (r->commit >= c->index) neb__cert_keep(r, c);
-    if (r->commit > before && f->commit > r->commit) ask_from_commit(r, from); /* more chunks follow */
+    neb__prepared_replace(r, &(struct neb_certificate){.n = 0});
+    if (r->commit > before && f->commit > r->commit)
+        neb__log_ask(r, from, r->commit + 1, true); /* more chunks follow */
 }
 
 /* An operator's order names a record as committed. Takes the frame's records if they lead to it. */
@@ -771,23 +725,23 @@ static bool plausible(const struct neb_round *r, const struct neb_record *rec, s
     return true;
 }
 
-/* Whether the frame's records are a chain that continues the committed part and has `hash` at `index`. */
+/* Whether the frame's records, up to `top`, are a chain that continues the committed part and has `hash` at `index`. */
 static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
-                     const struct neb_hash *hash)
+                     const struct neb_hash *hash, uint64_t top)
 {
     struct walk w = walk_start(f);
     uint64_t last = r->commit;
     struct neb_hash h = *neb__log_hash(r, last);
     bool found = index <= r->commit, change = false;
     struct tail tail = {0};
-    while (walk_next(&w)) {
+    while (walk_next(&w) && w.index <= top) {
         struct neb_record *rec;
         if (w.index <= r->commit) continue;
         if (w.index != last + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) return false;
         bool fits =
             rec->index == w.index && neb__hash_equal(&rec->prev, &h) &&
             (rec->type != NEB_RECORD_ROUND || rec->c1 <= r->cfg.cells) &&
-            (rec->type != NEB_RECORD_FORCED || neb__forced_genuine(r, rec)) &&
+            (rec->type != NEB_RECORD_FORCED || (neb__forced_genuine(r, rec) && neb__order_in_time(r, rec))) &&
             (!change ||
              rec->type == NEB_RECORD_FORCED); /* nothing else stands behind a change without certificate */
         change = is_change(rec);
@@ -800,15 +754,16 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
     return found;
 }
 
-/* Replaces everything behind the committed part with the frame's records, if
- * these contain `index` with `hash`. */
+/* Replaces everything behind the committed part with the frame's records, if these contain `index` with `hash`. Behind that
+ * record only a leader may say how its own view goes on: nobody has put its name to what another site adds. */
 bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
-                      const struct neb_hash *hash)
+                      const struct neb_hash *hash, bool beyond)
 {
-    if (!leads_to(r, f, index, hash)) return false;
+    const uint64_t top = beyond ? UINT64_MAX : index;
+    if (!leads_to(r, f, index, hash, top)) return false;
     struct walk w = walk_start(f);
     uint64_t last = r->commit;
-    while (walk_next(&w)) {
+    while (walk_next(&w) && w.index <= top) {
         if (w.index <= r->commit) continue;
         last = w.index;
         if (same_as_here(r, &w)) continue;
@@ -820,9 +775,42 @@ bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint
     return true;
 }
 
+/* How this site's log behind the committed part differs from the frame's. *last: the frame's last record. */
+static bool differs_from(const struct neb_round *r, const struct neb_round_frame *f, uint64_t *last)
+{
+    struct walk w = walk_start(f);
+    bool other = false;
+    *last = f->number - 1;
+    while (walk_next(&w)) {
+        other |= w.index > r->commit && w.index <= r->head && !same_as_here(r, &w);
+        *last = w.index;
+    }
+    return other;
+}
+
+/* Within its view a leader's log only grows. Nothing that this site has acknowledged under its present lapse may go, so a site
+ * whose lapse is not new leaves the view instead. A new lapse makes older acknowledgements void: what depends on them, the
+ * leader had when it wrote that lapse down. */
+bool neb__log_reconcile(struct neb_round *r, const struct neb_round_frame *f)
+{
+    uint64_t last;
+    if (!f->number || f->number > r->commit + 1) return false;
+    bool other = differs_from(r, f, &last), shorter = last < r->head;
+    if ((other || shorter) && !r->fresh) {
+        neb__core_note(
+            r, "the leader's log is another one than this site's in the same view; this site waits for the "
+               "next view");
+        r->leaves_view = true;
+        return false;
+    }
+    if ((other || shorter) && (r->leader_head == UINT64_MAX || last < r->leader_head)) return false;
+    return neb__log_install(r, f, r->sync_index, &r->sync_hash, true);
+}
+
 void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     uint64_t was = r->view;
+    neb__log_answered(r, from, f->number);
     if (f->number) take_committed(r, from, f);
     if (r->state == NEB_ROUND_HALTED) return;
     bool leaves = r->leaves_view && r->view == was;
@@ -832,9 +820,11 @@ void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_f
         return;
     }
     if (r->view != was && r->state != NEB_ROUND_BOOT) neb__view_follow(r, r->view);
-    if (r->state == NEB_ROUND_FOLLOW && from == r->leader && f->view == r->view && r->normal == r->view) {
+    if (r->state == NEB_ROUND_FOLLOW && from == r->leader && f->view == r->view && neb__view_joined(r)) {
         take_prepared(r, f);
         (void)neb__cert_take(r, &f->proof);
     } else
         neb__view_tail(r, from, f);
+    if (r->leaves_view) neb__view_follow(r, r->view + 1);
+    r->leaves_view = false;
 }

@@ -40,6 +40,21 @@ static bool signed_then(const struct neb_round *r, const struct neb_order *o, bo
     return (past && survivors) || neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
 }
 
+/* Under `byzantine` no voter may have a second vote: two sites could decide, and one of them may lie. */
+static bool fair(const struct neb_round *r, const struct neb_members *m)
+{
+    return r->cfg.quorum != NEB_QUORUM_BYZANTINE || m->heavy == NEB_NO_SITE;
+}
+
+/* A site that has committed more than the author of a forced roster knew of refuses the order, and so the record that carries
+ * it. Who has accepted the order may have learned of more since. */
+bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec)
+{
+    const struct neb_order *o = &rec->order;
+    return o->op == NEB_OP_ADOPT || o->index >= r->commit || neb__members_equal(&r->roster, &rec->roster) ||
+           NEB_MUTANT(force_any_head);
+}
+
 /* Whether a record that is not a round follows from the log before it and from its order. */
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past)
 {
@@ -49,11 +64,12 @@ bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec
         return (o->op == NEB_OP_FORCE || o->op == NEB_OP_ADOPT) && o->signer == NEB_BY_OPERATOR &&
                neb__members_equal(&o->roster, &rec->roster) && rec->epoch == rec->roster.epoch &&
                rec->epoch >= r->roster.epoch && (in_log(r, o) || NEB_MUTANT(force_any_head)) &&
+               (past || (fair(r, &rec->roster) && neb__order_in_time(r, rec))) &&
                neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
     if (rec->ordered && (!held_at(r, o, rec->index - 1) || !signed_then(r, o, past))) return false;
     switch (rec->type) {
     case NEB_RECORD_ROSTER:
-        if (!neb__members_follows(&r->roster, &rec->roster)) return false;
+        if (!neb__members_follows(&r->roster, &rec->roster) || !(past || fair(r, &rec->roster))) return false;
         if (rec->ordered)
             return neb__order_roster(o, &r->roster, &next) && neb__members_equal(&next, &rec->roster);
         next = rec->roster; /* without an order: a member that has caught up gets its vote */
@@ -113,8 +129,7 @@ static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
     }
     if (!in_log(r, o)) {
         r->awaited = *o;
-        neb__core_send(r, from,
-                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+        neb__log_ask(r, from, r->commit + 1, true);
         neb__core_note(r,
                        "an operator's order names a record that this site does not have yet; asking for it");
         return false;
@@ -137,6 +152,11 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
     if (r->conflict && o->op == NEB_OP_FORCE) {
         neb__core_note(r, "refusing a forced roster: two rosters contradict each other, and only `nebula-i "
                           "adopt` can choose");
+        return;
+    }
+    if (!fair(r, &o->roster)) {
+        neb__core_note(r,
+                       "refusing a forced roster: with `quorum: byzantine` no site may have a second vote");
         return;
     }
     if (!NEB_MUTANT(force_any_head) && !reach(r, o, from)) return;

@@ -22,6 +22,7 @@ void neb__round_defaults(struct neb_round_config *c)
     if (!c->grace_ms) c->grace_ms = 10000;
     if (!c->fetch_ms) c->fetch_ms = 2000;
     if (!c->greet_ms) c->greet_ms = 3000;
+    if (!c->idle_ms) c->idle_ms = 8 * (c->round_ms + c->grace_ms);
     if (!c->root_every) c->root_every = 8 * c->fragments;
 }
 
@@ -97,12 +98,24 @@ void neb__core_doubt(struct neb_round *r, unsigned site)
     p->doubts = 0;
 }
 
-void neb__core_halt(struct neb_round *r, const char *text)
+/* `why` is the proof: a certificate that contradicts what this site has committed; NULL: none is needed. */
+void neb__core_halt_by(struct neb_round *r, const char *text, const struct neb_certificate *why)
 {
+    struct neb_buf b;
     if (r->state == NEB_ROUND_HALTED) return;
     r->state = NEB_ROUND_HALTED;
     snprintf(r->halt_text, sizeof r->halt_text, "%s", text);
-    neb__core_act(r, NEB_ACT_HALT)->text = r->halt_text;
+    neb__buf_init(&b, NEB_CERTIFICATE_MAX);
+    if (why && neb__certificate_put(why, &b) != NEB_OK) r->failed = NEB_ERR_NOMEM;
+    struct neb_action *a = neb__core_act(r, NEB_ACT_HALT);
+    a->text = r->halt_text;
+    a->bytes = b.data;
+    a->length = b.len;
+}
+
+void neb__core_halt(struct neb_round *r, const char *text)
+{
+    neb__core_halt_by(r, text, NULL);
 }
 
 uint32_t neb__core_fragment_first(const struct neb_round *r, uint32_t f)
@@ -275,7 +288,7 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     if (r->conflict && f.type != NEB_ROUND_FRAME_GETLOG) return;
     if (f.epoch < r->roster.epoch && r->now - r->peer[from].chain >= r->cfg.ping_ms / 2) {
         r->peer[from].chain = r->now; /* first the roster, then everything else */
-        neb__log_send(r, from, f.commit + 1, r->commit);
+        neb__log_give(r, from, f.commit + 1, r->commit);
         neb__order_pass_on(r, from);
     }
     if (f.type == NEB_ROUND_FRAME_LOG) {
@@ -284,12 +297,10 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
         if (member || f.epoch > r->roster.epoch) neb__log_frame(r, from, &f);
         return;
     }
-    if (f.epoch > r->roster.epoch && f.commit > r->commit)
-        neb__core_send(r, from,
-                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+    if (f.epoch > r->roster.epoch && f.commit > r->commit) neb__log_ask(r, from, r->commit + 1, false);
     if (f.type == NEB_ROUND_FRAME_GETLOG) {
         if (r->damaged || r->forgot || !f.number) return;
-        neb__log_send(r, from, f.number, member ? r->head : r->commit);
+        neb__log_give(r, from, f.number, member ? r->head : r->commit);
         return;
     }
     if (!member) return; /* fenced: evicted, or not admitted yet */
@@ -311,6 +322,7 @@ static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
     r->peer[site].applied = 0; /* it may have come back with an empty disk */
     memset(r->peer[site].knows, 0, sizeof r->peer[site].knows);
     r->peer[site].commit = 0;
+    r->peer[site].log_first = 0; /* the answer was lost with the link */
     r->peer[site].in_view = false;
     if (r->state == NEB_ROUND_BOOT) r->greet_at = r->now;
     if (far) return;
@@ -374,13 +386,29 @@ static void ending(struct neb_round *r)
     neb__core_act(r, NEB_ACT_ENDED);
 }
 
+/* This site's own signature shows that it has forgotten a promise: it asks the others before it votes again. */
+static void heed_forgetting(struct neb_round *r)
+{
+    bool forgets = r->forgets && !r->forgot;
+    r->forgets = false;
+    if (!forgets) return;
+    neb__core_note(
+        r,
+        "this site has signed a record that is not on its disk: the disk is an old copy; asking the others "
+        "for what is missing");
+    r->forgot = true;
+    if (r->state != NEB_ROUND_BOOT) neb__view_greet(r);
+}
+
 static void progress(struct neb_round *r)
 {
     if (r->state == NEB_ROUND_HALTED) {
         pausing(r);
         return;
     }
+    heed_forgetting(r);
     if (r->ending && !r->ending_since) r->ending_since = r->now;
+    neb__idle_tick(r);
     neb__view_tick(r);
     neb__order_leave_tick(r);
     neb__lead_tick(r);

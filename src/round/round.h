@@ -36,7 +36,7 @@ struct neb_round_config {
     bool promote;              /* members that have caught up become voters while there are fewer than 7 */
     bool end_drop;             /* the end is bounded: see neb__round_set_end() */
     bool owners;               /* updates of a fragment go to its owner, which sends one mean */
-    int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
+    int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms, idle_ms;
     uint8_t cls;    /* neb_rung_class to begin with */
     uint32_t bound; /* fp32 bits: updates of a greater norm are rejected; 0: none. An order may change it */
     uint64_t seed;  /* spreads the election timers */
@@ -132,8 +132,8 @@ enum neb_action_type {
     NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the updates in bytes: form the mean, answer RESULT */
     NEB_ACT_PAUSE,      /* stop stepping: drift limit, or the end */
     NEB_ACT_RESUME,
-    NEB_ACT_ROSTER,      /* the roster changed */
-    NEB_ACT_HALT,        /* text: why this site cannot go on */
+    NEB_ACT_ROSTER, /* the roster changed */
+    NEB_ACT_HALT, /* text: why this site cannot go on; bytes: a certificate that shows it, to be kept, or none */
     NEB_ACT_ENDED,       /* theta is final, and everybody in reach has it: this site may stop */
     NEB_ACT_BUDGET,      /* count: permille of the line that rounds may use from now on */
     NEB_ACT_NOTE,        /* text: something a person should know */
@@ -233,7 +233,10 @@ bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell
 bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell);
 bool neb__round_is_fragment(const struct neb_round *r, uint32_t c0, uint32_t c1);
 bool neb__round_needs(const struct neb_round *r,
-                      const struct neb_hash *hash);                    /* a record names this update */
+                      const struct neb_hash *hash); /* a record names this update */
+/* A neighbour asks for an update that is not on this site's disk. True: a record names it, and this site now fetches it from
+ * others, which the neighbour may not be linked to. */
+bool neb__round_asked(struct neb_round *r, unsigned site, const struct neb_hash *hash);
 uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the committed log */
 /* The work since this inner step is in no record. Steps count from the start (negative: before it). */
 int64_t neb__round_base(const struct neb_round *r, uint32_t cell);

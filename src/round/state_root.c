@@ -11,8 +11,9 @@
  * collects the signatures from reports. It hands them to the sites that catch up or that reported
  * another root, and these check them.
  *
- * Two different roots at one index mean that a machine computes or stores something wrong. A site that
- * contradicts a quorum's signatures stops. Without a quorum, both stop. */
+ * Two different roots at one index mean that a machine computes or stores something wrong, or lies. A site that
+ * contradicts a quorum's signatures stops. If no root can get a quorum any more, whoever else reports one, the leader and
+ * the other site stop: nobody can tell which of them is right. */
 #include "round/core.h"
 
 static const char purpose[] = "nebula round root";
@@ -136,8 +137,8 @@ static void set_aside(struct neb_round *r, uint64_t sites)
     }
 }
 
-/* Two roots at one index: some machine computed or stored something wrong. The root that a quorum signed is
- * right. Without a quorum nobody can tell, and the site stops. */
+/* Two roots at one index: some machine computed or stored something wrong, or lies. The root that a quorum signed is right. A
+ * voter that has not said anything yet may decide it, also one that is down: one false root must not stop a site. */
 static void compare(struct neb_round *r, uint64_t index)
 {
     const struct neb_core_root *own = own_at(r, index);
@@ -156,9 +157,13 @@ static void compare(struct neb_round *r, uint64_t index)
         return;
     }
     if (!wrong && !neb__core_leads(r)) return; /* the leader will find out */
-    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (!((own->agree | others) & neb__bit(s)) && neb__lead_live(r, s)) silent |= neb__bit(s);
-    if (!wrong && neb__core_quorum(r, own->agree | silent)) return; /* their roots will decide */
+    silent = r->roster.voters & ~(own->agree | others);
+    if (!wrong && neb__core_quorum(r, own->agree | silent)) {
+        neb__core_note(
+            r, "two sites report different state roots, and too few others have reported one to tell which "
+               "is right; compare `nebula-i status` of all sites");
+        return;
+    }
     neb__core_halt(r,
                    "the state root differs from another site's at the same index: this machine or that one "
                    "computed or stored something wrong; compare `nebula-i status` of all sites");

@@ -17,6 +17,7 @@ enum {
     NAMES_LEAST = 64,   /* … one site may name so many at least, */
     NAMES_MOST = NEB_ROUND_FRAME_LIST, /* … and so many at most: what one frame of an honest site holds */
     NAMES_AHEAD = 2, /* versions that an update may be ahead of the log of the site that mentions it */
+    ERRAND = 20,     /* times fetch_ms: so long an update is fetched for a neighbour, and then kept in mind */
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -105,6 +106,34 @@ bool neb__round_needs(const struct neb_round *r, const struct neb_hash *hash)
     return false;
 }
 
+/* The record that names the update, if its updates may still be needed somewhere; 0: none. */
+static uint64_t named_by(const struct neb_round *r, const struct neb_hash *h)
+{
+    uint64_t first = r->commit > HEARD_BACK ? r->commit - HEARD_BACK : 0;
+    for (uint64_t i = r->commit; i > first && i > r->floor; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->updates; k++)
+            if (neb__hash_equal(&rec->update[k].hash, h)) return i;
+    }
+    return 0;
+}
+
+bool neb__round_asked(struct neb_round *r, unsigned site, const struct neb_hash *h)
+{
+    uint64_t index = NEB_MUTANT(no_errands) ? 0 : named_by(r, h), others = 0;
+    if (!index || site >= NEB_SITES_MAX || !(r->roster.members & neb__bit(site))) return false;
+    struct neb_core_update *p = neb__core_update(r, h, true);
+    if (!p || p->held) return false;
+    if (!p->errand) p->errand = r->now ? r->now : 1;
+    if (!p->used) p->used = true, p->index = index;
+    p->lack |= neb__bit(site);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (neb__core_gives(r, i)) others |= neb__bit(i) & ~p->lack;
+    if (!p->needed && others) p->fetch_at = r->now;
+    if (others) p->needed = p->looked = true;
+    return p->needed && r->now < p->errand + ERRAND / 2 * r->cfg.fetch_ms;
+}
+
 struct neb_core_update *neb__core_update_heard(struct neb_round *r, unsigned from, const struct neb_hash *h,
                                                uint64_t *refused)
 {
@@ -152,7 +181,8 @@ static bool overtaken(const struct neb_round *r, const struct neb_core_update *p
 
 static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
 {
-    if (p->used) return p->index <= r->cursor;
+    bool errand = p->errand && r->now < p->errand + ERRAND * r->cfg.fetch_ms; /* for a neighbour */
+    if (p->used) return p->index <= r->cursor && !errand;
     if (p->needed) return false;
     if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms || overtaken(r, p);
     for (uint32_t c = p->header.c0; c < p->header.c1 && c < r->cfg.cells; c++) {

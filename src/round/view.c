@@ -44,7 +44,13 @@ static bool is_voter(const struct neb_round *r)
 static bool content(const struct neb_round *r)
 {
     if (r->state == NEB_ROUND_LEAD) return r->now - r->contact < r->cfg.elect_ms * 8 / 10;
-    return r->leader != NEB_NO_SITE && r->now - r->leader_proof < r->cfg.elect_ms * 8 / 10;
+    return r->leader != NEB_NO_SITE && !neb__idle_leader(r, r->leader) &&
+           r->now - r->leader_proof < r->cfg.elect_ms * 8 / 10;
+}
+
+bool neb__view_joined(const struct neb_round *r)
+{
+    return r->normal == r->view && !r->foreign;
 }
 
 /* Follows in `view`, without a leader until one is heard. */
@@ -92,7 +98,7 @@ static void greet_phase(struct neb_round *r, int phase)
 {
     r->greet_phase = phase;
     r->greeted = 0;
-    r->greet_nonce = r->greet_nonce * 64 + 64 + r->self;
+    r->greet_nonce = neb__mix64(r->cfg.seed ^ ++r->greetings); /* no older answer fits */
     r->best.view = r->best.normal = r->best.head = 0;
     r->best.site = NEB_NO_SITE;
     greet_send(r);
@@ -101,8 +107,9 @@ static void greet_phase(struct neb_round *r, int phase)
 void neb__view_greet(struct neb_round *r)
 {
     r->state = NEB_ROUND_BOOT;
-    r->greet_nonce = r->incarnation;
     r->greet_any = 0;
+    r->ask_phase = 0;
+    r->leader = NEB_NO_SITE;
     r->greet_end = r->now + r->cfg.greet_ms;
     greet_phase(r, 1);
 }
@@ -123,6 +130,9 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
     if (NEB_MUTANT(reuse_sequence)) k = 1, r->next_k = 1;
     if (k > r->next_k) r->next_k = k;
     r->damaged = r->forgot = false;
+    r->foreign = true; /* until its leader has been heard */
+    r->fresh = lapse && lapse == r->greet_lapse;
+    r->leader_head = UINT64_MAX;
     neb__view_follow(r, view);
     neb__view_campaign(r);
 }
@@ -234,9 +244,7 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_
         r->best.hash = f->hash;
         r->best.site = (uint16_t)from;
     }
-    if (f->commit > r->commit)
-        neb__core_send(r, from,
-                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+    if (f->commit > r->commit) neb__log_ask(r, from, r->commit + 1, false);
     if (r->greet_phase < 3 && greeted_enough(r)) greet_enough(r);
 }
 
@@ -360,6 +368,7 @@ static void count_vote(struct neb_round *r, unsigned from, const struct neb_roun
         if (v->lapses.of[i].site != from && v->lapses.of[i].lapse > r->lapse[v->lapses.of[i].site]) return;
     (void)neb__guilt_compare(r, v);
     if (r->guilty & neb__bit(from)) return;
+    neb__guilt_vote(r, v);
     r->voted |= neb__bit(from);
     r->vote_prepared[r->votes] = f->prepared;
     r->vote[r->votes++] = *v;
@@ -429,10 +438,31 @@ static bool leads_rightly(struct neb_round *r, unsigned from, const struct neb_r
     return false;
 }
 
-/* The roster may change while the committed part is fetched, so everything is judged anew each time. */
+static void send_vote(struct neb_round *r);
+
+/* The roster may change while the committed part is fetched. Votes of the epoch before would convince nobody: the voters are
+ * asked again. */
+static void drop_old_votes(struct neb_round *r)
+{
+    int before = r->votes;
+    for (int i = r->votes - 1; i >= 0; i--) {
+        if (r->vote[i].epoch == r->roster.epoch) continue;
+        r->voted &= ~neb__bit(r->vote[i].site);
+        r->vote[i] = r->vote[--r->votes];
+        r->vote_prepared[i] = r->vote_prepared[r->votes];
+    }
+    if (r->votes == before) return;
+    r->ask_phase = 2;
+    r->sync_at = r->now;
+    send_vote(r);
+}
+
+/* Everything is judged anew each time. */
 static void try_lead(struct neb_round *r)
 {
-    if (r->state != NEB_ROUND_ELECT || r->durable.view != r->view || !(r->voted & neb__bit(r->self))) return;
+    if (r->state != NEB_ROUND_ELECT || r->durable.view != r->view) return;
+    drop_old_votes(r);
+    if (!(r->voted & neb__bit(r->self))) return;
     choose_best(r);
     if (!neb__core_quorum(r, r->voted) || !(r->voted & neb__bit(r->self))) return;
     bool complete =
@@ -454,8 +484,7 @@ static void try_lead(struct neb_round *r)
         r->sync_at = r->now + r->cfg.ping_ms / 2;
         for (unsigned i = 0; i < NEB_SITES_MAX; i++) /* sites that know more commits, or have the log */
             if (i != r->self && (i == from || (r->voted & neb__bit(i))))
-                neb__core_send(
-                    r, i, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+                neb__log_ask(r, i, r->commit + 1, true);
     }
 }
 
@@ -494,7 +523,7 @@ static void asked_or_elected(struct neb_round *r, unsigned from, const struct ne
 {
     if (r->state == NEB_ROUND_BOOT || !is_voter(r) || neb__view_leader_of(f->number) != from) return;
     bool again = f->type == NEB_ROUND_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
-    if (!again && f->number <= r->view) return;
+    if (!again && (f->number <= r->view || neb__idle_leader(r, from))) return;
     if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) return;
     if (f->type == NEB_ROUND_FRAME_ASK) {
         neb__core_send(r, from,
@@ -513,6 +542,8 @@ static void asked_or_elected(struct neb_round *r, unsigned from, const struct ne
 
 static void synced(struct neb_round *r)
 {
+    neb__prepared_replace(r, &r->start_prepared);
+    r->foreign = false;
     r->normal = r->view;
     r->state = NEB_ROUND_FOLLOW;
     r->sync_from = NEB_NO_SITE;
@@ -526,11 +557,18 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
         if (f->view < r->view && r->state != NEB_ROUND_BOOT) neb__core_report(r, from);
         return;
     }
-    bool known = f->view == r->view && (r->normal == r->view || r->leader == from);
+    bool known = f->view == r->view && (neb__view_joined(r) || r->leader == from);
     if (!known && !leads_rightly(r, from, f)) {
         neb__guilt_look(r, f->said, f->saids);
         neb__core_doubt(r, from);
         return;
+    }
+    if (!known) {
+        r->start_prepared = f->prepared;
+        for (int i = 1; i < f->saids; i++) {
+            (void)neb__guilt_compare(r, &f->said[i]);
+            neb__guilt_vote(r, &f->said[i]);
+        }
     }
     if (f->view > r->view || (r->leader != from && r->state != NEB_ROUND_SYNC)) neb__view_follow(r, f->view);
     if (r->state == NEB_ROUND_LEAD) return;
@@ -542,34 +580,34 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
     r->all_have = f->flags & NEB_FLAG_ALL_HAVE;
     r->floor = f->applied < r->commit ? f->applied : r->commit; /* what is not committed may be replaced */
     if (f->number && f->number <= 1000) neb__lead_budget(r, (uint32_t)f->number);
-    if (f->flags & NEB_FLAG_PROOF) {
+    if ((f->flags & NEB_FLAG_PROOF) && !neb__idle_leader(r, from)) {
         r->leader_proof = r->now;
         r->elect_at = r->now + r->cfg.elect_ms + jitter(r, r->cfg.elect_ms / 2);
         r->ask_phase = 0;
     }
     r->roots_wanted = f->flags & NEB_FLAG_ROOTS;
     neb__roots_pinged(r, f);
-    if (r->normal < r->view) {
+    if (!neb__view_joined(r)) {
         r->state = NEB_ROUND_SYNC;
         r->start_index = r->sync_index = f->start;
         r->start_hash = r->sync_hash = f->hash;
         r->sync_from = (uint16_t)from;
-        if (f->start <= r->head && neb__hash_equal(neb__log_hash(r, f->start), &f->hash) &&
-            f->start >= r->commit) {
+        if (r->leader_head == UINT64_MAX && f->lapses[r->self] >= r->lapse[r->self]) r->leader_head = f->head;
+        if (r->normal < r->view && f->start <= r->head &&
+            neb__hash_equal(neb__log_hash(r, f->start), &f->hash) && f->start >= r->commit) {
             neb__log_cut(r, f->start);
             synced(r);
         }
     }
-    if (r->normal == r->view && !r->start_index) r->start_index = f->start, r->start_hash = f->hash;
+    if (neb__view_joined(r) && !r->start_index) r->start_index = f->start, r->start_hash = f->hash;
     (void)neb__cert_take(r, &f->proof);
     neb__prepared_take(r, &f->prepared);
     if (r->state == NEB_ROUND_HALTED) return;
     bool other = f->proof.n && f->proof.index > r->commit; /* this log goes on from another record */
-    if (r->normal < r->view || f->head > r->head || other)
-        neb__core_send(
-            r, from,
-            &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG,
-                                      .number = (r->normal < r->view || other ? r->commit : r->head) + 1});
+    if (!neb__view_joined(r) || other)
+        neb__log_ask(r, from, r->commit + 1, true);
+    else if (f->head > r->head)
+        neb__log_ask(r, from, r->head + 1, true);
     uint64_t refused = 0;
     for (int i = 0; i < f->items; i++) {
         struct neb_core_update *p = neb__core_update_heard(r, from, &f->item[i].hash, &refused);
@@ -584,12 +622,14 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
 {
     if (from != r->sync_from) return;
     if (r->state == NEB_ROUND_SYNC && f->view == r->view) {
-        if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
+        bool reconciles = r->normal == r->view;
+        if (reconciles ? neb__log_reconcile(r, f)
+                       : neb__log_install(r, f, r->sync_index, &r->sync_hash, true)) {
             synced(r);
             (void)neb__cert_take(r, &f->proof);
         }
     } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
-        if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
+        if (neb__log_install(r, f, r->sync_index, &r->sync_hash, false)) {
             if (r->sync_normal > r->normal) r->normal = r->sync_normal;
             if (greeted_enough(r)) {
                 greet_done(r, r->greet_lapse);
@@ -600,7 +640,10 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
             greet_phase(r, 1);
         }
     } else if (r->state == NEB_ROUND_ELECT && r->ask_phase == 3 && f->view == r->view) {
-        if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) r->normal = r->sync_normal = r->best.normal;
+        if (neb__log_install(r, f, r->sync_index, &r->sync_hash, false)) {
+            r->normal = r->sync_normal = r->best.normal;
+            neb__prepared_replace(r, &r->best_prepared);
+        }
         try_lead(r);
     }
 }
@@ -733,8 +776,7 @@ void neb__view_tick(struct neb_round *r)
     bool syncing = r->state == NEB_ROUND_SYNC || r->state == NEB_ROUND_BOOT;
     if (syncing && r->now >= r->sync_at) {
         r->sync_at = r->now + r->cfg.ping_ms / 2;
-        neb__core_send(r, r->sync_from,
-                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+        neb__log_ask(r, r->sync_from, r->commit + 1, true);
     }
     if (r->state == NEB_ROUND_ELECT) {
         if (r->now >= r->ask_end) {

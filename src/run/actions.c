@@ -55,6 +55,14 @@ static void convicted(neb_session *s, const struct neb_action *a)
              name, kept ? "run/" : "not kept, ", file, name);
 }
 
+/* The certificate that contradicts this site's ledger stays in the folder, beside the ledger that it contradicts. */
+static void halt(neb_session *s, const struct neb_action *a)
+{
+    if (a->length && neb__blob_save(&s->disk, "contradiction", a->bytes, a->length, true) != NEB_OK)
+        neb__warn("the proof that there are two histories was not kept: %s", neb_last_error());
+    neb__session_halt(s, a->text);
+}
+
 static void do_write(neb_session *s, const struct neb_action *a)
 {
     size_t count = (size_t)a->count;
@@ -153,7 +161,7 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_PAUSE: set_paused(s, true, false); break;
     case NEB_ACT_RESUME: set_paused(s, false, false); break;
     case NEB_ACT_ENDED: set_paused(s, true, true); break;
-    case NEB_ACT_HALT: neb__session_halt(s, a->text); break;
+    case NEB_ACT_HALT: halt(s, a); break;
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
     case NEB_ACT_REFUSED: neb__session_refused(s, a->site, NEB_QUOTA_WANTED, a->count); break;
     case NEB_ACT_DOUBT: neb__session_refused(s, a->site, NEB_QUOTA_CLAIMS, a->count); break;

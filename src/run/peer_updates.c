@@ -45,9 +45,11 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
         return;
     }
     neb__buf_init(&b, neb__session_update_max(s));
-    if (!neb__updates_load(&s->updates, hash, &b, &h))
-        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, hash->b, NEB_HASH_SIZE);
-    else
+    if (!neb__updates_load(&s->updates, hash, &b, &h)) {
+        bool coming = asked_for && neb__round_asked(s->core, peer, hash);
+        neb__session_send(s, peer, NEB_CONTROL, coming ? NEB_MSG_COMING : NEB_MSG_NONE, hash->b,
+                          NEB_HASH_SIZE);
+    } else
         neb__session_send_update(s, peer, hash, asked_for, b.data, b.len);
     neb__buf_free(&b);
 }

@@ -3,7 +3,7 @@
  * A liar runs the production core, so that it stays in the run, and changes what leaves it: any field of any frame, another one
  * for each receiver, signed again with its own key where the statement is its own. It also sends at any time: frames that it
  * has sent before, changed once more, and forged ends of the run. It cannot sign for others. At the end of the faults the
- * liars are switched off, so that the honest sites can show that they go on. */
+ * liars are switched off, or stay and give nobody any record, so that the honest sites can show that they go on. */
 #include "sim/world.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -41,7 +41,7 @@ static void change_said(struct neb_sim_world *w, struct neb_sim_node *n, struct 
     case 2: s->view = near(w, s->view); break;
     case 3: s->normal = near(w, s->normal); break;
     case 4: s->epoch = (uint32_t)near(w, s->epoch); break;
-    case 5: s->kind = (uint8_t)(1 + draw(w, NEB_SAID_KINDS - 1)); break;
+    case 5: s->kind = (uint8_t)(NEB_SAID_HOLDS + draw(w, NEB_SAID_KINDS - NEB_SAID_HOLDS)); break;
     case 6: s->site = (uint8_t)draw(w, (uint64_t)w->sites); break;
     default:
         if (s->lapses.n) s->lapses.of[draw(w, s->lapses.n)].lapse = (uint16_t)(1 + draw(w, 0xffff));
@@ -149,7 +149,11 @@ static void forge_end(struct neb_sim_world *w, struct neb_sim_node *n)
     if (!draw(w, 3)) rec.prev.b[0] ^= 1;
     neb__buf_init(&b, sizeof blob - 4);
     neb__buf_init(&frame, NEB_ROUND_FRAME_MAX);
-    if (neb__record_encode(&rec, &b) != NEB_OK || neb__hash(b.data, b.len, &hash) != NEB_OK) return;
+    if (neb__record_encode(&rec, &b) != NEB_OK || neb__hash(b.data, b.len, &hash) != NEB_OK) {
+        neb__buf_free(&b);
+        neb__buf_free(&frame);
+        return;
+    }
     neb__put32(blob, (uint32_t)b.len);
     memcpy(blob + 4, b.data, b.len);
     struct neb_round_frame f = {.type = NEB_ROUND_FRAME_LOG,

@@ -7,6 +7,7 @@
 #include "sim/world.h"
 #include "base/mem.h"
 #include "base/mutant.h"
+#include "round/frame.h"
 
 #include <string.h>
 
@@ -80,7 +81,8 @@ void neb__node_push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to
     if (neb__node_load(n, hash, &b, &h))
         neb__sim_send(w, n->id, (int)to, EV_UPDATE, &what, b.data, b.len);
     else
-        neb__sim_send(w, n->id, (int)to, EV_NONE, &what, NULL, 0);
+        neb__sim_send(w, n->id, (int)to, neb__round_asked(n->core, to, hash) ? EV_COMING : EV_NONE, &what,
+                      NULL, 0);
     neb__buf_free(&b);
 }
 
@@ -107,11 +109,15 @@ static void look(struct neb_sim_world *w, struct neb_sim_node *n, const struct n
     neb__buf_free(&b);
 }
 
-/* At the end of the run a process goes away. The others must not need it; only sites
- * that are not there at all may. */
+/* At the end of the run a process goes away. The others must not need it; only sites that are not there at all may. With
+ * lasting cuts a site that has just been given its line back is not there yet: links notice a line some time later, and the
+ * others hear of them later still. */
+enum { LINKS_MS = 4000 };
+
 static bool may_depart(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!w->healed || !draw(w, 4)) return false;
+    if (w->opt.lasting_cuts && w->now < w->healed_at + LINKS_MS) return false;
     for (int i = 0; i < w->sites; i++) {
         const struct neb_sim_node *o = &w->node[i];
         bool member = w->roster.members & neb__bit((unsigned)i);
@@ -130,6 +136,8 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
             neb__cuts_send(w, n, a->site, a->bytes, a->length);
         else if (neb__sim_lies(w, n->id) && !w->healed)
             neb__liar_sends(w, n, a->site, a->bytes, a->length);
+        else if (neb__sim_lies(w, n->id) && a->bytes[0] == NEB_ROUND_FRAME_LOG)
+            break; /* it leads, and proposes nothing */
         else
             neb__sim_send(w, n->id, a->site, EV_FRAME, &what, a->bytes, a->length);
         break;
@@ -161,6 +169,7 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
         break;
     case NEB_ACT_HALT:
         TRACE(w, "site %d halts: %s", n->id, a->text);
+        if (w->liars && a->length) neb__oracle_contradicted(w, n, a->bytes, a->length);
         if (w->liars && !neb__sim_lies(w, n->id) && !w->forked && !strstr(a->text, "writing the ledger"))
             neb__oracle_violated(w, "honest site %d halts without a proof: %s", n->id, a->text);
         if (strstr(a->text, "state root")) neb__oracle_violated(w, "I4: site %d halts: %s", n->id, a->text);
@@ -315,6 +324,7 @@ void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const stru
     case EV_APPLIED: in.type = NEB_EV_APPLIED; break;
     case EV_ROOT: in.type = NEB_EV_ROOT; break;
     case EV_NONE: in.type = NEB_EV_NO_UPDATE; break;
+    case EV_COMING: in.type = NEB_EV_COMING; break;
     case EV_UPDATE: update_arrives(w, n, ev); break;
     case EV_GET: neb__node_push(w, n, (unsigned)ev->from, &ev->hash); break;
     case EV_GETCELL: serve_cell(w, n, ev); break;

@@ -341,11 +341,32 @@ static void first_commit(struct neb_sim_world *w, struct neb_sim_node *n, uint64
     }
 }
 
+static bool has_record(struct neb_sim_node *n, uint64_t index, const struct neb_hash *hash)
+{
+    size_t length;
+    struct neb_hash h;
+    const uint8_t *bytes = neb__round_record_bytes(n->core, index, &length);
+    return bytes && neb__hash(bytes, length, &h) == NEB_OK && neb__hash_equal(&h, hash);
+}
+
+/* A site stopped at a certificate of another history. It must not turn out to be of this one. */
+static void check_claim(struct neb_sim_world *w, struct neb_sim_node *n, uint64_t commit)
+{
+    if (!w->claim_index || commit < w->claim_index || !w->records) return;
+    if (has_record(n, w->claim_index, &w->claim) && has_record(n, w->records, &w->record[w->records - 1]))
+        neb__oracle_violated(w, "a site stopped at a certificate of record %llu, which follows from its log",
+                             (unsigned long long)w->claim_index);
+}
+
 static void see_commits(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_round_status st;
-    if (w->forked || neb__sim_lies(w, n->id)) return;
+    if (neb__sim_lies(w, n->id)) return;
     neb__round_status(n->core, &st);
+    if (w->forked) {
+        check_claim(w, n, st.commit);
+        return;
+    }
     for (uint64_t i = n->seen_commit + 1; i <= st.commit && w->failed == NEB_OK; i++) {
         size_t length;
         struct neb_hash h;
@@ -374,6 +395,27 @@ static void see_commits(struct neb_sim_world *w, struct neb_sim_node *n)
     n->seen_epoch = st.roster.epoch;
 }
 
+/* The certificate may be for a record that nobody has committed yet. Then the record that takes its place must be another. */
+void neb__oracle_contradicted(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes,
+                              size_t length)
+{
+    struct neb_reader in = {bytes, length, false};
+    struct neb_certificate c;
+    const struct neb_seal seal = neb__sim_seal(n);
+    if (neb__sim_lies(w, n->id)) return;
+    bool valid = neb__certificate_get(&in, &c) && !in.left &&
+                 neb__certificate_valid(&c, &w->roster, w->cfg.quorum, &w->cfg.genesis, &seal);
+    bool same = valid && c.index <= w->records && neb__hash_equal(&w->record[c.index - 1], &c.hash);
+    if (!valid || same) return; /* that is no proof */
+    if (w->opt.byzantine)
+        neb__oracle_violated(w, "I1: site %d has a certificate of another record %llu", n->id,
+                             (unsigned long long)c.index);
+    TRACE(w, "site %d has a certificate of another history at record %llu", n->id,
+          (unsigned long long)c.index);
+    if (c.index > w->records) w->claim_index = c.index, w->claim = c.hash;
+    w->forked = true;
+}
+
 /* A site has proof that another one lied. */
 void neb__oracle_convicted(struct neb_sim_world *w, struct neb_sim_node *n, unsigned guilty)
 {
@@ -387,7 +429,7 @@ void neb__oracle_convicted(struct neb_sim_world *w, struct neb_sim_node *n, unsi
 
 void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    if (!n->alive || w->failed != NEB_OK || w->forked || neb__sim_lies(w, n->id)) return;
+    if (!n->alive || w->failed != NEB_OK || neb__sim_lies(w, n->id)) return;
     see_commits(w, n);
     if (w->forked) return;
     for (uint32_t c = 0; c < w->cfg.cells && w->failed == NEB_OK; c++) {

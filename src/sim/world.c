@@ -141,7 +141,7 @@ static void configure(struct neb_sim_world *w)
     c->cell_bytes = 8 * WIDTH;
     c->promote = draw(w, 2);
     c->ping_ms = 400, c->elect_ms = 1500, c->contact_ms = 2500, c->round_ms = 1200, c->grace_ms = 2500;
-    c->fetch_ms = 600, c->greet_ms = 1500;
+    c->fetch_ms = 600, c->greet_ms = 1500, c->idle_ms = 6000;
     if (!draw(w, 3)) c->token_target = 100 + draw(w, 1500);
     c->quorum = w->opt.byzantine ? NEB_QUORUM_BYZANTINE : NEB_QUORUM_MAJORITY;
     c->end_drop = neb__mix64(w->opt.seed) % 3 == 0; /* no draw: the other seeds keep their history */

@@ -47,6 +47,7 @@ enum neb_sim_event_kind {
     EV_UPDATE, /* update bytes arrive */
     EV_GET,    /* a peer wants an update */
     EV_NONE,   /* … which the asked peer does not have */
+    EV_COMING, /* … which it fetches itself */
     EV_GETCELL,
     EV_CELL,
     EV_STATES, /* link states of a neighbour */
@@ -160,10 +161,13 @@ struct neb_sim_update_fact { /* the oracle's knowledge of every update ever capt
 struct neb_sim_world {
     struct neb_sim_fault opt;
     struct neb_rng rng, disk_rng;
-    int64_t now, fault_end, end;
+    int64_t now, fault_end, healed_at, end;
     uint64_t liars, roster_id; /* liars: sites that lie; roster_id: as the last frame named it */
+    bool idlers;               /* the liars stay when the faults end, and give nobody any record */
     uint64_t convicted;        /* liars that an honest site has proven guilty */
-    bool forked;               /* two honest sites hold two histories */
+    bool forked; /* two honest sites hold two histories, or one of them has a certificate of another */
+    uint64_t claim_index; /* … whose record is this one; 0: none */
+    struct neb_hash claim;
     struct neb_sim_event **heap, *spare;
     size_t events, event_cap;
     uint64_t order;
@@ -311,6 +315,9 @@ void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n);
 /* With lasting cuts: sites that train, as bits, and of which no record has named an update since the faults ended. */
 uint64_t neb__oracle_shut_out(const struct neb_sim_world *w);
 void neb__oracle_end(struct neb_sim_world *w);
+/* An honest site stops because of this certificate: it must be valid, and of another history. */
+void neb__oracle_contradicted(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes,
+                              size_t length);
 void neb__oracle_convicted(struct neb_sim_world *w, struct neb_sim_node *n, unsigned guilty);
 
 /* liar.c */

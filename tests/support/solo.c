@@ -38,6 +38,7 @@ void solo_event(struct solo *s, struct neb_event ev)
         s->halts += a.type == NEB_ACT_HALT;
         if (a.type == NEB_ACT_REFUSED) s->refused += a.count, s->refused_site = a.site;
         s->cells_asked += a.type == NEB_ACT_FETCH_CELL;
+        s->sent += a.type == NEB_ACT_SEND ? a.length : 0;
         if (a.type == NEB_ACT_WRITE)
             assert_ok(
                 neb__round_event(s->r, &(struct neb_event){.type = NEB_EV_WRITTEN,

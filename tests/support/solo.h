@@ -10,6 +10,7 @@ struct solo {
     struct neb_buf mark;
     int64_t now;
     int notes, halts, cells_asked;
+    uint64_t sent;    /* bytes of frames */
     uint64_t refused; /* names of updates beyond a quota */
     uint16_t refused_site;
     unsigned self;

@@ -1,0 +1,66 @@
+/* idle.c: leaders that are there and commit nothing.
+ *
+ * A leader that answers and proposes nothing, because it lies or because something in it is broken, would keep its place for
+ * ever: everybody hears it. So each voter watches whether the log gets on while there is something to commit: a record that
+ * waits for its quorum, an update that a record could name, the last record of a run that ends, or the leader's own log,
+ * which it does not show. If nothing is committed for long, the voter no longer counts as hearing a leader. It asks the
+ * others, and answers them when they ask. For a while it does not vote for that site again.
+ *
+ * How long is long depends on the run: a round over thin lines may take minutes. The limit is at least twice the longest time
+ * between two commits that was seen. A wrong judgement costs an election. */
+#include "round/core.h"
+#include "base/mutant.h"
+
+static bool could_be_named(const struct neb_round *r, const struct neb_core_update *p)
+{
+    const struct neb_update_header *h = &p->header;
+    if (!p->held || p->used || h->c1 > r->cfg.cells || h->site >= NEB_SITES_MAX) return false;
+    if (!(r->roster.trains & neb__bit(h->site))) return false;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        uint64_t v = r->cell[c].v_log;
+        if (h->b > v || v > h->b + r->cfg.staleness || h->k <= r->lastk[c * NEB_SITES_MAX + h->site])
+            return false;
+    }
+    return true;
+}
+
+static bool work_waits(const struct neb_round *r)
+{
+    if (r->ended) return false;
+    if (r->state == NEB_ROUND_SYNC || r->head > r->commit || r->ending) return true;
+    for (size_t i = 0; i < r->updates; i++)
+        if (could_be_named(r, &r->update[i])) return true;
+    return false;
+}
+
+static int64_t patience(const struct neb_round *r)
+{
+    return 2 * r->commit_gap > r->cfg.idle_ms ? 2 * r->commit_gap : r->cfg.idle_ms;
+}
+
+void neb__idle_tick(struct neb_round *r)
+{
+    if (r->commit != r->idle_commit) {
+        int64_t took = r->now - r->busy_since;
+        if (r->idle_commit && took > r->commit_gap) r->commit_gap = took;
+        r->idle_commit = r->commit;
+        r->busy_since = r->now;
+        r->idle = 0;
+    }
+    bool leads = (r->state == NEB_ROUND_FOLLOW || r->state == NEB_ROUND_SYNC) && r->leader != NEB_NO_SITE;
+    if (!leads || !work_waits(r) || r->leader != r->idle_leader) r->busy_since = r->now;
+    r->idle_leader = r->leader;
+    if (r->idle && r->now >= r->idle_until) r->idle = 0;
+    if (r->now - r->busy_since < patience(r) || NEB_MUTANT(keep_idle)) return;
+    neb__core_note(
+        r, "the leading site commits nothing although there are updates; looking for another one to lead");
+    r->idle |= neb__bit(r->leader);
+    r->idle_until = r->now + 4 * patience(r);
+    r->busy_since = r->now;
+    r->elect_at = r->now;
+}
+
+bool neb__idle_leader(const struct neb_round *r, unsigned site)
+{
+    return r->idle & neb__bit(site);
+}
