@@ -132,6 +132,47 @@ static void its_own_name_reminds_a_site(void **state)
     }
 }
 
+/* A site that starts believes that it has forgotten a promise if its own signature shows so, and nobody's word. A site that knows
+ * such a statement shows it to one that greets with less. */
+static void only_its_own_signature_reminds(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 5; way++) {
+        struct solo s;
+        solo_create(&s, 0, (struct neb_members){1, 7, 7, 7, NEB_NO_SITE});
+        solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+        struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .from = 1, .saids = 1, .view = 64};
+        struct neb_said *said = &f.said[0];
+        *said = (struct neb_said){.kind = NEB_SAID_HOLDS, .view = 64, .normal = 64, .index = 1, .life = 1};
+        if (way == 1) said->lapses = (struct neb_lapse_table){.n = 1, .of = {{0, 3}}};
+        if (way == 2)
+            said->view = said->normal = said->index = said->life = 0; /* no more than what is on its disk */
+        sign_as(&s, way == 3 ? 1 : 0, said);
+        said->site = 0;
+        if (way == 4) f.type = NEB_ROUND_FRAME_HELLO_OK, f.nonce = s.r->greet_nonce, f.phase = 1;
+        if (way == 4) f.flags = NEB_FLAG_FORGOT, f.saids = 0;
+        solo_frame(&s, f);
+        assert_int_equal(s.r->forgot, way < 2);
+        solo_stop(&s);
+    }
+    struct solo s[2];
+    pair_start(s, two);
+    uint32_t lapse = s[0].r->lapse[1];
+    for (int less = 0; less < 2; less++) {
+        uint64_t sent = s[0].letters.len;
+        neb__guilt_remind(s[0].r, 1,
+                          &(struct neb_round_frame){.lapse = lapse,
+                                                    .start = less ? 1 : 100,
+                                                    .view = s[0].r->view,
+                                                    .normal = s[0].r->view,
+                                                    .head = s[0].r->head});
+        solo_run(&s[0], 0);
+        solo_event(&s[0], (struct neb_event){.type = NEB_EV_STEP});
+        assert_int_equal(s[0].letters.len > sent, less);
+    }
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
 /* After a greeting a site may have another's log of the present view. It acknowledges none of it before the leader has shown its
  * own; under a new lapse it takes the leader's, else it leaves the view. */
 static void the_leaders_log_is_waited_for(void **state)
@@ -372,6 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(statements_convict),
         cmocka_unit_test(its_own_name_reminds_a_site),
+        cmocka_unit_test(only_its_own_signature_reminds),
         cmocka_unit_test(the_leaders_log_is_waited_for),
         cmocka_unit_test(nothing_behind_the_promised_record),
         cmocka_unit_test(a_replaced_record_is_not_voted_for),

@@ -212,14 +212,17 @@ struct neb_round {
     uint64_t log_first; /* some site was asked for the committed records from here on … */
     int64_t log_until;  /* … and nobody else is before this */
 
-    /* a leader that commits nothing: since when this one could have, the longest time that a commit took, leaders not to be
-     * voted for and until when */
-    int64_t busy_since, commit_gap, idle_until;
-    uint64_t idle_commit, idle;
+    /* a leader that commits nothing: since when this one could have, the longest time that a commit took, which one it is,
+     * and until when it gets no vote */
+    int64_t busy_since, commit_gap, shun_until;
+    uint64_t idle_commit;
     uint16_t idle_leader;
+    bool idle;
 
     /* greeting after a start */
     uint64_t greet_nonce, greeted, greet_any, greetings;
+    uint64_t boot_view, boot_normal, boot_head; /* the promises on the disk when this process began */
+    bool spoke;                                 /* this process has greeted and may have promised something */
     int greet_phase;
     int64_t greet_at, greet_end;
     uint32_t greet_lapse, greet_known; /* the lapse asked for; the highest one heard of */
@@ -347,6 +350,7 @@ void neb__core_report(struct neb_round *r, unsigned to);
 /* idle.c */
 void neb__idle_tick(struct neb_round *r);
 bool neb__idle_leader(const struct neb_round *r, unsigned site);
+bool neb__idle_shuns(const struct neb_round *r, unsigned site);
 
 /* certify.c */
 uint8_t neb__cert_kind(const struct neb_round *r); /* of the statements that commit */
@@ -383,7 +387,11 @@ void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_roun
 /* guilt.c: of statements that came together, of one that came, of two certificates */
 void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n);
 bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s); /* false: it is not signed */
-void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote); /* keeps a vote that was checked */
+void neb__guilt_vote(struct neb_round *r,
+                     const struct neb_said *vote); /* keeps a vote, or a start, that was checked */
+/* Shows a site that greets what it has said and does not know any more; is shown it. */
+void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_frame *hello);
+void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own);
 bool neb__guilt_may_look(struct neb_round *r, unsigned from);
 void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *a,
                              const struct neb_certificate *b);

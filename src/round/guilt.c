@@ -154,6 +154,52 @@ bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
     return true;
 }
 
+/* ---- reminding ----------------------------------------------------------------------------------------- */
+
+/* What a site says that greets: the lapse, the number of its life, and the promises on its disk. */
+struct greeting {
+    uint32_t lapse;
+    uint64_t life, view, normal, head;
+};
+
+/* A site whose disk went back in time is reminded by its own signature. Nobody else's word counts: one liar could keep a site
+ * waiting for answers that nobody is there to give. */
+static bool shows_more(const struct neb_said *s, const struct greeting *g)
+{
+    uint32_t lapse = neb__said_lapse(s, s->site);
+    if (lapse != g->lapse) return lapse > g->lapse;
+    return s->life >= g->life || s->view > g->view ||
+           (is_ack(s) && (s->view > g->normal || (s->view == g->normal && s->index > g->head)));
+}
+
+static bool newer(const struct neb_said *a, const struct neb_said *b)
+{
+    uint32_t x = neb__said_lapse(a, a->site), y = neb__said_lapse(b, b->site);
+    if (!b->kind || x != y) return !b->kind || x > y;
+    if (a->life != b->life) return a->life > b->life;
+    return a->view > b->view || (a->view == b->view && a->index > b->index);
+}
+
+void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_frame *hello)
+{
+    const struct greeting g = {hello->lapse, hello->start, hello->view, hello->normal, hello->head};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .saids = 1};
+    if (NEB_MUTANT(vote_after_rollback)) return;
+    for (int i = 0; i < 2 * ACKS + VOTES_KEPT + NEB_ROUND_VOTERS_MAX; i++) {
+        struct neb_said s = kept(r, to, i);
+        if (s.kind && s.site == to && shows_more(&s, &g) && newer(&s, &f.said[0])) f.said[0] = s;
+    }
+    if (f.said[0].kind) neb__core_send(r, to, &f);
+}
+
+void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own)
+{
+    const struct greeting g = {r->lapse[r->self], r->spoke ? UINT64_MAX : r->incarnation, r->boot_view,
+                               r->boot_normal, r->boot_head};
+    if (r->state != NEB_ROUND_BOOT || own->site != r->self || r->forgot || !shows_more(own, &g)) return;
+    r->forgot = neb__said_genuine(own, &r->cfg.genesis, &r->cfg.seal);
+}
+
 void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote)
 {
     for (int i = 0; i < VOTES_KEPT; i++) {

@@ -38,6 +38,13 @@ static int64_t patience(const struct neb_round *r)
     return 2 * r->commit_gap > r->cfg.idle_ms ? 2 * r->commit_gap : r->cfg.idle_ms;
 }
 
+/* A leader that is silent is another matter: elections deal with it. */
+static bool heard(const struct neb_round *r)
+{
+    bool follows = r->state == NEB_ROUND_FOLLOW || r->state == NEB_ROUND_SYNC;
+    return follows && r->leader != NEB_NO_SITE && r->now - r->leader_heard < r->cfg.elect_ms;
+}
+
 void neb__idle_tick(struct neb_round *r)
 {
     if (r->commit != r->idle_commit) {
@@ -45,22 +52,26 @@ void neb__idle_tick(struct neb_round *r)
         if (r->idle_commit && took > r->commit_gap) r->commit_gap = took;
         r->idle_commit = r->commit;
         r->busy_since = r->now;
-        r->idle = 0;
+        r->idle = false;
     }
-    bool leads = (r->state == NEB_ROUND_FOLLOW || r->state == NEB_ROUND_SYNC) && r->leader != NEB_NO_SITE;
-    if (!leads || !work_waits(r) || r->leader != r->idle_leader) r->busy_since = r->now;
-    r->idle_leader = r->leader;
-    if (r->idle && r->now >= r->idle_until) r->idle = 0;
-    if (r->now - r->busy_since < patience(r) || NEB_MUTANT(keep_idle)) return;
+    bool same = heard(r) && r->leader == r->idle_leader;
+    if (!same || !work_waits(r)) r->busy_since = r->now, r->idle = false;
+    if (heard(r)) r->idle_leader = r->leader;
+    if (r->idle || r->now - r->busy_since < patience(r) || NEB_MUTANT(keep_idle)) return;
     neb__core_note(
         r, "the leading site commits nothing although there are updates; looking for another one to lead");
-    r->idle |= neb__bit(r->leader);
-    r->idle_until = r->now + 4 * patience(r);
-    r->busy_since = r->now;
+    r->idle = true;
+    r->shun_until = r->now + 2 * r->cfg.elect_ms;
     r->elect_at = r->now;
 }
 
 bool neb__idle_leader(const struct neb_round *r, unsigned site)
 {
-    return r->idle & neb__bit(site);
+    return r->idle && site == r->idle_leader;
+}
+
+/* While others have the chance to be elected. */
+bool neb__idle_shuns(const struct neb_round *r, unsigned site)
+{
+    return site == r->idle_leader && (r->idle || r->now < r->shun_until);
 }

@@ -488,6 +488,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     r->normal = p.normal;
     memcpy(r->lapse, p.lapse, sizeof r->lapse);
     r->disk_head = r->head;
+    r->boot_view = r->view, r->boot_normal = r->normal, r->boot_head = r->head;
     r->durable = p;
     r->durable.head = r->head;
     r->incarnation = p.incarnation + 1;

@@ -130,6 +130,7 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
     if (NEB_MUTANT(reuse_sequence)) k = 1, r->next_k = 1;
     if (k > r->next_k) r->next_k = k;
     r->damaged = r->forgot = false;
+    r->spoke = true;
     r->foreign = true; /* until its leader has been heard */
     r->fresh = lapse && lapse == r->greet_lapse;
     r->leader_head = UINT64_MAX;
@@ -227,7 +228,8 @@ static bool own_lapse(const struct neb_round *r, const struct neb_round_frame *f
 static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
-    if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
+    if ((f->flags & NEB_FLAG_FORGOT) && r->cfg.quorum == NEB_QUORUM_OLD)
+        r->forgot = true; /* unsigned, as it always was */
     bool own = own_lapse(r, f);
     if (lost(r, f, own)) r->forgot = true;
     neb__lapses_learn(r, from, f); /* a lost disk knew them: they are known again before this site counts */
@@ -523,7 +525,7 @@ static void asked_or_elected(struct neb_round *r, unsigned from, const struct ne
 {
     if (r->state == NEB_ROUND_BOOT || !is_voter(r) || neb__view_leader_of(f->number) != from) return;
     bool again = f->type == NEB_ROUND_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
-    if (!again && (f->number <= r->view || neb__idle_leader(r, from))) return;
+    if (!again && (f->number <= r->view || neb__idle_shuns(r, from))) return;
     if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) return;
     if (f->type == NEB_ROUND_FRAME_ASK) {
         neb__core_send(r, from,
@@ -565,6 +567,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
     }
     if (!known) {
         r->start_prepared = f->prepared;
+        neb__guilt_vote(r, &f->said[0]);
         for (int i = 1; i < f->saids; i++) {
             (void)neb__guilt_compare(r, &f->said[i]);
             neb__guilt_vote(r, &f->said[i]);
@@ -631,6 +634,7 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
     } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash, false)) {
             if (r->sync_normal > r->normal) r->normal = r->sync_normal;
+            if (r->normal > r->view) r->view = r->normal; /* a greeting that says less would be absurd */
             if (greeted_enough(r)) {
                 greet_done(r, r->greet_lapse);
                 return;
@@ -737,6 +741,7 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_
         p->odd = p->in_view = false;
         for (size_t i = 0; i < r->updates; i++) /* it will report the updates it has now */
             r->update[i].have &= ~neb__bit(from);
+        neb__guilt_remind(r, from, f);
         hello(r, from, f);
         break;
     case NEB_ROUND_FRAME_HELLO_OK: hello_ok(r, from, f); break;

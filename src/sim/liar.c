@@ -85,10 +85,7 @@ static void change(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_r
     case 8: f->start = near(w, f->start); break;
     case 9: f->applied = near(w, f->applied); break;
     case 10: f->hash.b[draw(w, NEB_HASH_SIZE)] ^= 1; break;
-    case 11: /* not FORGOT: docs/trust.md, not covered */
-        f->flags ^= (uint8_t)(1 << draw(w, 5));
-        if (f->type == NEB_ROUND_FRAME_HELLO_OK) f->flags &= NEB_FLAG_INTACT;
-        break;
+    case 11: f->flags ^= (uint8_t)(1 << draw(w, 5)); break;
     case 12: f->lapses[draw(w, (uint64_t)w->sites)] = 0xffff; break;
     case 13: f->phase ^= 3; break;
     case 14: change_certificate(w, n, &f->proof); break;
