@@ -101,6 +101,39 @@ static void statements_convict(void **state)
     solo_stop(&s);
 }
 
+/* A certificate is void if one of its signers knew of a newer lapse of another: that one's acknowledgement was forgotten. It is
+ * worth nothing with a signature that does not hold, with too few of them, or under another roster. Under `byzantine` three of
+ * four are needed. */
+static void certificates_that_prove_nothing(void **state)
+{
+    (void)state;
+    static const struct neb_members four = {1, 15, 15, 15, NEB_NO_SITE};
+    struct solo s;
+    solo_create(&s, 0, four);
+    for (int byzantine = 0; byzantine < 2; byzantine++)
+        for (int way = 0; way < 5; way++) {
+            struct neb_certificate c = {0};
+            struct neb_members m = four;
+            for (unsigned i = 0; i < (way == 3 ? 2 : 3); i++) {
+                struct neb_said said = {.kind = NEB_SAID_HOLDS, .view = 64, .normal = 64, .index = 1};
+                said.lapses = (struct neb_lapse_table){.n = 2, .of = {{0, 2}, {1, 2}}};
+                if (way == 1 && i == 1) said.lapses.of[0].lapse = 3; /* site 0 has started anew since */
+                sign_as(&s, i, &said);
+                if (way == 2 && i == 2) said.signature[5] ^= 1;
+                assert_true(neb__certificate_add(&c, &said));
+            }
+            if (way == 4) m.epoch++;
+            bool valid =
+                neb__certificate_valid(&c, &m, byzantine ? NEB_QUORUM_BYZANTINE : NEB_QUORUM_MAJORITY,
+                                       &s.r->cfg.genesis, &s.r->cfg.seal);
+            assert_int_equal(valid, way == 0);
+        }
+    assert_int_equal(neb__quorum_votes(&four, NEB_QUORUM_BYZANTINE), 3);
+    assert_int_equal(
+        neb__quorum_votes(&(struct neb_members){1, 127, 127, 127, NEB_NO_SITE}, NEB_QUORUM_BYZANTINE), 5);
+    solo_stop(&s);
+}
+
 /* A certificate with a site's own name, under its present lapse, for a record that it does not have: its disk is an old copy. It
  * must not lead on, and votes only when the others have told it what it forgot. */
 static void its_own_name_reminds_a_site(void **state)
@@ -412,6 +445,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(statements_convict),
+        cmocka_unit_test(certificates_that_prove_nothing),
         cmocka_unit_test(its_own_name_reminds_a_site),
         cmocka_unit_test(only_its_own_signature_reminds),
         cmocka_unit_test(the_leaders_log_is_waited_for),

@@ -51,7 +51,8 @@
     X(trust_certificates, "a certificate's signatures are not checked")        \
     X(count_void, "acknowledgements of an older lapse count in a certificate") \
     X(sign_anything, "a voter does not check what it signs")                   \
-    X(keep_idle, "a leader that commits nothing stays")
+    X(keep_idle, "a leader that commits nothing stays")                        \
+    X(convict_nobody, "statements that contradict each other convict nobody")
 
 enum neb_mutant {
     NEB_MUTANT_none,

@@ -341,7 +341,6 @@ void neb__view_tick(struct neb_round *r);
 void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 unsigned neb__view_leader_of(uint64_t view);
-bool neb__votes_hash(const struct neb_said *vote, int n, struct neb_hash *out);
 void neb__view_durable(struct neb_round *r);
 void neb__view_follow(struct neb_round *r, uint64_t view);
 void neb__view_campaign(struct neb_round *r);

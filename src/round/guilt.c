@@ -92,7 +92,7 @@ void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n)
     unsigned site = n >= 2 && n <= NEB_ROUND_FRAME_SAID && !(r->guilty & neb__bit(said[0].site))
                         ? convicts(r, said, n)
                         : NEB_NO_SITE;
-    if (site == NEB_NO_SITE || site == r->self) return;
+    if (site == NEB_NO_SITE || site == r->self || NEB_MUTANT(convict_nobody)) return;
     r->guilty |= neb__bit(site);
     struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .saids = (uint16_t)n};
     struct neb_buf b;

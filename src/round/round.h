@@ -231,6 +231,8 @@ const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index
 /* During an APPLY of this index: whether it changes the cell's theta, or the site's own state of the cell. */
 bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell);
 bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell);
+/* The hash of the votes that a leader signs with its start. */
+bool neb__votes_hash(const struct neb_said *vote, int n, struct neb_hash *out);
 bool neb__round_is_fragment(const struct neb_round *r, uint32_t c0, uint32_t c1);
 bool neb__round_needs(const struct neb_round *r,
                       const struct neb_hash *hash); /* a record names this update */

@@ -461,9 +461,12 @@ void neb__faults_heal(struct neb_sim_world *w)
     w->loss_permille = w->opt.happy || draw(w, 3) ? 0 : 40; /* lines are never perfect */
     w->rounds_healed = w->rounds;
     TRACE(w, "all is healed");
-    w->idlers = w->liars && neb__mix64(w->opt.seed ^ 0x1d1e) % 4 == 0;
+    uint64_t stay = neb__mix64(w->opt.seed ^ 0x1d1e) % 8; /* no draw: the other seeds keep their history */
+    w->idlers = w->liars && stay < 2;
+    w->botchers = w->liars && stay == 2;
+    bool stays = w->idlers || w->botchers;
     for (int i = 0; i < w->sites; i++)
-        if (neb__sim_lies(w, i) && !w->idlers) {
+        if (neb__sim_lies(w, i) && !stays) {
             w->node[i].stopped = true;
             neb__node_crash(w, &w->node[i]);
         }
@@ -479,7 +482,7 @@ void neb__faults_heal(struct neb_sim_world *w)
     if (w->opt.lasting_cuts) neb__cuts_heal(w);
     for (int i = 0; i < w->sites; i++)
         for (int k = 0; k < w->sites; k++)
-            if (neb__sim_lies(w, k) && !w->idlers && w->node[i].alive)
+            if (neb__sim_lies(w, k) && !stays && w->node[i].alive)
                 neb__node_peer(w, &w->node[i], (unsigned)k, false);
     /* From here on processes that have ended go away, and everybody knows which sites are in reach. */
     w->healed = true;

@@ -2,8 +2,9 @@
  *
  * A liar runs the production core, so that it stays in the run, and changes what leaves it: any field of any frame, another one
  * for each receiver, signed again with its own key where the statement is its own. It also sends at any time: frames that it
- * has sent before, changed once more, and forged ends of the run. It cannot sign for others. At the end of the faults the
- * liars are switched off, or stay and give nobody any record, so that the honest sites can show that they go on. */
+ * has sent before, changed once more, forged ends of the run, votes below what it has acknowledged, pings of a leader that
+ * nobody elected. It cannot sign for others. At the end of the faults the
+ * liars are switched off, or stay and give nobody any record, or sign their statements wrongly, so that the honest sites can show that they go on. */
 #include "sim/world.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -101,6 +102,18 @@ static void change(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_r
     }
 }
 
+/* Votes with less than it has: the log as far as it is committed, as if it were of an older view. */
+static void vote_low(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_round_frame *f)
+{
+    struct neb_round_status st;
+    neb__round_status(n->core, &st);
+    f->normal = f->said[0].normal = draw(w, f->said[0].normal + 1);
+    f->head = f->said[0].index = st.commit;
+    f->hash = f->said[0].hash = st.commit_hash;
+    f->proof.n = f->prepared.n = 0;
+    sign(w, n, &f->said[0]);
+}
+
 /* Changes a frame in place of another; false: it is not sent at all. */
 static bool tamper(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes, size_t length,
                    struct neb_buf *out)
@@ -108,10 +121,31 @@ static bool tamper(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_
     struct neb_round_frame f;
     if (!draw(w, 8)) return false;
     if (neb__round_frame_decode(bytes, length, items, certs, &f) != NEB_OK) return false;
+    bool low = f.type == NEB_ROUND_FRAME_VOTE && f.saids == 1 && draw(w, 2);
+    if (low) {
+        vote_low(w, n, &f);
+        return neb__round_frame_encode(&f, out) == NEB_OK;
+    }
     for (uint64_t i = 1 + draw(w, 3); i; i--) change(w, n, &f);
     if (!draw(w, 30)) f.type = (uint8_t)(1 + draw(w, NEB_ROUND_FRAME_GUILT));
     f.blob_length = f.type == NEB_ROUND_FRAME_LOG ? f.blob_length : 0;
     return neb__round_frame_encode(&f, out) == NEB_OK;
+}
+
+/* After the faults: it signs what it says wrongly. False: the frame leaves as it is. */
+bool neb__liar_botches(struct neb_sim_world *w, struct neb_sim_node *n, int to, const uint8_t *bytes,
+                       size_t length)
+{
+    struct neb_round_frame f;
+    struct neb_buf b;
+    if (bytes[0] != NEB_ROUND_FRAME_REPORT && bytes[0] != NEB_ROUND_FRAME_VOTE) return false;
+    if (neb__round_frame_decode(bytes, length, items, certs, &f) != NEB_OK || !f.saids) return false;
+    for (int i = 0; i < f.saids; i++) f.said[i].signature[0] ^= 1;
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+    if (neb__round_frame_encode(&f, &b) == NEB_OK)
+        neb__sim_send(w, n->id, to, EV_FRAME, &(struct neb_sim_event){.from = 0}, b.data, b.len);
+    neb__buf_free(&b);
+    return true;
 }
 
 void neb__liar_sends(struct neb_sim_world *w, struct neb_sim_node *n, int to, const uint8_t *bytes,
@@ -183,6 +217,50 @@ static void forge_end(struct neb_sim_world *w, struct neb_sim_node *n)
     neb__buf_free(&frame);
 }
 
+/* Leads a view that nobody voted for: votes in the names of others, for the log as far as the liar has it committed, and its own
+ * signature of all that. */
+static void forge_leader(struct neb_sim_world *w, struct neb_sim_node *n)
+{
+    struct neb_round_status st;
+    struct neb_buf b;
+    neb__round_status(n->core, &st);
+    uint64_t view = (st.view / NEB_SITES_MAX + 1 + draw(w, 3)) * NEB_SITES_MAX + (uint64_t)n->id;
+    struct neb_said place = {
+        .epoch = st.roster.epoch, .view = view, .index = st.commit, .hash = st.commit_hash};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_PING,
+                                .from = (uint16_t)n->id,
+                                .epoch = st.roster.epoch,
+                                .roster_id = w->roster_id,
+                                .view = view,
+                                .normal = view,
+                                .commit = st.commit,
+                                .head = st.commit,
+                                .start = st.commit,
+                                .hash = st.commit_hash,
+                                .number = 1000,
+                                .flags = NEB_FLAG_PROOF,
+                                .saids = 1};
+    for (int i = 0; i < w->sites && i < NEB_ROUND_VOTERS_MAX; i++) {
+        struct neb_said *v = &f.said[f.saids++];
+        *v = place;
+        v->kind = NEB_SAID_VOTES;
+        v->site = (uint8_t)i;
+        sign(w, n, v);
+    }
+    f.said[0] = place;
+    f.said[0].kind = NEB_SAID_STARTS;
+    f.said[0].site = (uint8_t)n->id;
+    f.said[0].normal = view;
+    if (!neb__votes_hash(&f.said[1], f.saids - 1, &f.said[0].more)) return;
+    sign(w, n, &f.said[0]);
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+    if (neb__round_frame_encode(&f, &b) == NEB_OK)
+        for (int i = 0; i < w->sites; i++)
+            if (i != n->id && draw(w, 3))
+                neb__sim_send(w, n->id, i, EV_FRAME, &(struct neb_sim_event){.from = 0}, b.data, b.len);
+    neb__buf_free(&b);
+}
+
 void neb__liar_strikes(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
@@ -190,6 +268,7 @@ void neb__liar_strikes(struct neb_sim_world *w)
         struct neb_buf b;
         if (!neb__sim_lies(w, i) || !n->alive) continue;
         if (!draw(w, 3)) forge_end(w, n);
+        if (!draw(w, 4)) forge_leader(w, n);
         neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
         if (n->lie_length && tamper(w, n, n->lie, n->lie_length, &b))
             for (int k = 0; k < w->sites; k++)

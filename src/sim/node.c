@@ -136,8 +136,11 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
             neb__cuts_send(w, n, a->site, a->bytes, a->length);
         else if (neb__sim_lies(w, n->id) && !w->healed)
             neb__liar_sends(w, n, a->site, a->bytes, a->length);
-        else if (neb__sim_lies(w, n->id) && a->bytes[0] == NEB_ROUND_FRAME_LOG)
+        else if (w->idlers && neb__sim_lies(w, n->id) && a->bytes[0] == NEB_ROUND_FRAME_LOG)
             break; /* it leads, and proposes nothing */
+        else if (w->botchers && neb__sim_lies(w, n->id) &&
+                 neb__liar_botches(w, n, a->site, a->bytes, a->length))
+            break;
         else
             neb__sim_send(w, n->id, a->site, EV_FRAME, &what, a->bytes, a->length);
         break;

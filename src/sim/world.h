@@ -163,7 +163,8 @@ struct neb_sim_world {
     struct neb_rng rng, disk_rng;
     int64_t now, fault_end, healed_at, end;
     uint64_t liars, roster_id; /* liars: sites that lie; roster_id: as the last frame named it */
-    bool idlers;               /* the liars stay when the faults end, and give nobody any record */
+    bool idlers;               /* the liars stay when the faults end, and give nobody any record … */
+    bool botchers;             /* … or stay, and sign what they say wrongly */
     uint64_t convicted;        /* liars that an honest site has proven guilty */
     bool forked; /* two honest sites hold two histories, or one of them has a certificate of another */
     uint64_t claim_index; /* … whose record is this one; 0: none */
@@ -322,6 +323,8 @@ void neb__oracle_convicted(struct neb_sim_world *w, struct neb_sim_node *n, unsi
 
 /* liar.c */
 bool neb__sim_lies(const struct neb_sim_world *w, int site);
+bool neb__liar_botches(struct neb_sim_world *w, struct neb_sim_node *n, int to, const uint8_t *bytes,
+                       size_t length);
 void neb__liar_sends(struct neb_sim_world *w, struct neb_sim_node *n, int to, const uint8_t *bytes,
                      size_t length);
 void neb__liar_strikes(struct neb_sim_world *w); /* unasked */
