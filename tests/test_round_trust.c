@@ -183,7 +183,7 @@ static void only_its_own_signature_reminds(void **state)
         sign_as(&s, way == 3 ? 1 : 0, said);
         said->site = 0;
         if (way == 4) f.type = NEB_ROUND_FRAME_HELLO_OK, f.nonce = s.r->greet_nonce, f.phase = 1;
-        if (way == 4) f.flags = NEB_FLAG_FORGOT, f.saids = 0;
+        if (way == 4) f.flags = NEB_FLAG_FORGOT, f.saids = 0, s.r->empty = false;
         solo_frame(&s, f);
         assert_int_equal(s.r->forgot, way < 2);
         solo_stop(&s);

@@ -256,6 +256,14 @@ bool neb__cert_store(struct neb_round *r, const struct neb_certificate *c)
     return true;
 }
 
+/* The newest certificate was found on the disk, beside the ledger. If it belongs into the ledger, the process ended before it was
+ * there: without it a site that is behind could never pass a change of the roster. */
+void neb__cert_found(struct neb_round *r)
+{
+    if (r->newest.n && r->newest.index <= r->head && worth_storing(r, &r->newest))
+        (void)neb__cert_store(r, &r->newest);
+}
+
 /* The record that it certifies is in the log here. */
 void neb__cert_keep(struct neb_round *r, const struct neb_certificate *c)
 {

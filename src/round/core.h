@@ -105,6 +105,7 @@ struct neb_core_peer {
     struct neb_said *acks;            /* (2 * ACKS) its acknowledgements; NULL: none yet */
     int64_t raise_at, unbacked_until; /* when its higher view counts again; its log was asked for in vain */
     int raises, doubts;               /* doubts: claims without a proof, of late */
+    int unbacked;                     /* times in a row that its log was asked for in vain */
     int64_t doubted;
     uint64_t log_first;                  /* it was asked for its records from here on; 0: it has answered */
     int64_t log_asked, log_wait, log_ms; /* when; how long the answer may take; how long one took */
@@ -363,6 +364,7 @@ bool neb__acks_prepared(struct neb_round *r, uint64_t index, struct neb_certific
 void neb__acks_prepare(struct neb_round *r);
 bool neb__cert_store(struct neb_round *r, const struct neb_certificate *c);
 void neb__cert_keep(struct neb_round *r, const struct neb_certificate *c);
+void neb__cert_found(struct neb_round *r);
 const struct neb_certificate *neb__cert_for(const struct neb_round *r, uint64_t first, uint64_t last);
 const struct neb_certificate *neb__cert_at(const struct neb_round *r, uint64_t index);
 bool neb__roster_of(const struct neb_round *r, uint32_t epoch, struct neb_members *out);
@@ -420,6 +422,7 @@ void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_rou
 void neb__root_certify(struct neb_round *r, struct neb_round_frame *f, bool signatures); /* into a PING */
 void neb__roots_pinged(struct neb_round *r, const struct neb_round_frame *f);
 bool neb__root_wanted(const struct neb_round *r);
+bool neb__root_signed(const struct neb_round *r, uint64_t index);
 bool neb__root_needed(const struct neb_round *r); /* by a member that catches up; the leader knows */
 void neb__root_computed(struct neb_round *r, const struct neb_event *ev);
 bool neb__lead_live(const struct neb_round *r, unsigned site);

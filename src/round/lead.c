@@ -164,6 +164,8 @@ void neb__lead_ping(struct neb_round *r)
     bool proof = neb__core_quorum(r, heard_within(r, r->cfg.elect_ms / 2)) ||
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
     bool all = r->cursor >= r->commit && neb__core_caught_up(r);
+    /* After the end the others go when this site has everything; for a site that is behind it then needs their signatures. */
+    if (r->ended && !neb__lead_acknowledged(r)) all = all && neb__root_signed(r, r->final_index);
     bool begun =
         r->established && r->newest.index >= r->start_index; /* it has a certificate of that log, too */
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |

@@ -497,6 +497,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     r->durable_epoch = r->roster.epoch;
     boot_extras(r, boot);
     if (r->newest.n && r->newest.index > r->commit && !r->damaged) neb__log_commit_to(r, r->newest.index);
+    neb__cert_found(r);
     r->booted = true;
     return r->failed == NEB_OK ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for the ledger");
 }

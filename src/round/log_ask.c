@@ -29,9 +29,9 @@ void neb__log_ask(struct neb_round *r, unsigned to, uint64_t first, bool must)
     if (!must && r->log_first == first && r->now < r->log_until) return;
     p->log_wait = again ? 2 * p->log_wait : usual;
     if (p->log_wait > most) p->log_wait = most;
-    p->log_first = r->log_first = first;
+    p->log_first = first;
     p->log_asked = r->now;
-    r->log_until = r->now + p->log_wait;
+    if (!must) r->log_first = first, r->log_until = r->now + p->log_wait;
     neb__core_send(r, to, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = first});
 }
 

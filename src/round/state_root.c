@@ -243,6 +243,14 @@ void neb__roots_pinged(struct neb_round *r, const struct neb_round_frame *f)
     }
 }
 
+/* Whether enough sites have signed the root of this record: who catches up can then do without them. */
+bool neb__root_signed(const struct neb_round *r, uint64_t index)
+{
+    for (size_t i = 0; i < r->roots; i++)
+        if (r->root[i].index == index && signed_enough(r, r->root[i].agree)) return true;
+    return false;
+}
+
 bool neb__root_needed(const struct neb_round *r)
 {
     if (!neb__core_leads(r)) return r->roots_wanted;

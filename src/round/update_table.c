@@ -16,8 +16,9 @@ enum {
     NAMES_MAX = 4096,   /* … neither here nor in a record, only named by other sites; of these */
     NAMES_LEAST = 64,   /* … one site may name so many at least, */
     NAMES_MOST = NEB_ROUND_FRAME_LIST, /* … and so many at most: what one frame of an honest site holds */
-    NAMES_AHEAD = 2, /* versions that an update may be ahead of the log of the site that mentions it */
-    ERRAND = 20,     /* times fetch_ms: so long an update is fetched for a neighbour, and then kept in mind */
+    NAMES_AHEAD = 2,   /* versions that an update may be ahead of the log of the site that mentions it */
+    ERRAND = 4,        /* times fetch_ms: so long a neighbour is told that its update is coming */
+    ERRAND_KEPT = 100, /* … and so long it is not begun again */
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -131,7 +132,7 @@ bool neb__round_asked(struct neb_round *r, unsigned site, const struct neb_hash 
         if (neb__core_gives(r, i)) others |= neb__bit(i) & ~p->lack;
     if (!p->needed && others) p->fetch_at = r->now;
     if (others) p->needed = p->looked = true;
-    return p->needed && r->now < p->errand + ERRAND / 2 * r->cfg.fetch_ms;
+    return p->needed && r->now < p->errand + ERRAND * r->cfg.fetch_ms;
 }
 
 struct neb_core_update *neb__core_update_heard(struct neb_round *r, unsigned from, const struct neb_hash *h,
@@ -181,7 +182,7 @@ static bool overtaken(const struct neb_round *r, const struct neb_core_update *p
 
 static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
 {
-    bool errand = p->errand && r->now < p->errand + ERRAND * r->cfg.fetch_ms; /* for a neighbour */
+    bool errand = p->errand && r->now < p->errand + ERRAND_KEPT * r->cfg.fetch_ms; /* for a neighbour */
     if (p->used) return p->index <= r->cursor && !errand;
     if (p->needed) return false;
     if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms || overtaken(r, p);

@@ -228,8 +228,9 @@ static bool own_lapse(const struct neb_round *r, const struct neb_round_frame *f
 static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
-    if ((f->flags & NEB_FLAG_FORGOT) && r->cfg.quorum == NEB_QUORUM_OLD)
-        r->forgot = true; /* unsigned, as it always was */
+    /* Nobody signs this flag, so it counts only for an empty disk, which has no promise to stand by. */
+    bool word_counts = r->empty || r->cfg.quorum == NEB_QUORUM_OLD;
+    if ((f->flags & NEB_FLAG_FORGOT) && word_counts && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
     bool own = own_lapse(r, f);
     if (lost(r, f, own)) r->forgot = true;
     neb__lapses_learn(r, from, f); /* a lost disk knew them: they are known again before this site counts */
@@ -250,10 +251,14 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_
     if (r->greet_phase < 3 && greeted_enough(r)) greet_enough(r);
 }
 
-/* The site did not give the log that it said it has: for a while its word for it does not count. */
+/* The site did not give the log that it said it has: for a while its word for it does not count. An honest site may have started
+ * again since, or follow another leader; a liar does it every time. */
 static void not_backed(struct neb_round *r, unsigned site)
 {
-    if (site < NEB_SITES_MAX && site != r->self) r->peer[site].unbacked_until = r->now + 4 * r->cfg.elect_ms;
+    if (site >= NEB_SITES_MAX || site == r->self) return;
+    struct neb_core_peer *p = &r->peer[site];
+    p->unbacked_until = r->now + (r->cfg.elect_ms << (p->unbacked < 3 ? p->unbacked : 3));
+    p->unbacked++;
 }
 
 static void greet_tick(struct neb_round *r)
@@ -633,6 +638,7 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
         }
     } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash, false)) {
+            r->peer[from].unbacked = 0;
             if (r->sync_normal > r->normal) r->normal = r->sync_normal;
             if (r->normal > r->view) r->view = r->normal; /* a greeting that says less would be absurd */
             if (greeted_enough(r)) {

@@ -104,9 +104,22 @@ static bool others_vote(const struct neb_sim_world *w, const struct neb_sim_node
     return false;
 }
 
+/* The site may go on alone, or may have been made to by an order that is on its way into the log. Then nobody else has what it
+ * committed alone, and nobody can tell it what it forgot. */
+static bool may_survive(const struct neb_sim_world *w, const struct neb_sim_node *n)
+{
+    for (int i = 0; i < w->rosters; i++)
+        if (w->known[i].heavy == n->id) return true;
+    for (int i = 0; i < w->orders; i++) {
+        const struct neb_order *o = &w->issued[i].order;
+        if (o->op == NEB_OP_SURVIVOR && o->site == n->id) return true;
+    }
+    return false;
+}
+
 static void damage(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    if (!all_well(w, 0) || n->id == w->roster.heavy || !others_vote(w, n)) return;
+    if (!all_well(w, 0) || may_survive(w, n) || !others_vote(w, n)) return;
     static const char *const where[] = {"ledger", "mark", "p-", "cell-", "checkpoint", "residual", ""};
     uint64_t kind = draw(w, 7);
     neb__node_crash(w, n);
@@ -122,13 +135,10 @@ static void damage(struct neb_sim_world *w, struct neb_sim_node *n)
 static void wipe(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     /* The others may hold a forced order in memory only; it would then have to be given again. */
-    if (w->hurt || w->disaster || !others_vote(w, n)) return;
-    for (int i = 0; i < w->rosters; i++)
-        if (w->known[i].heavy == n->id) return; /* a survivor: nobody else has what it committed alone */
-    for (int i = 0; i < w->orders; i++) {
-        const struct neb_order *o = &w->issued[i].order;
-        if (o->op == NEB_OP_SURVIVOR && o->site == n->id) return; /* … or it may have become one */
-    }
+    if (w->hurt || w->disaster || !others_vote(w, n) || may_survive(w, n)) return;
+    /* A site that was removed never makes up for its loss. The next empty folder would find it there, and two of them know
+     * nothing of the roster that removed it. */
+    if (!(w->roster.members & neb__bit((unsigned)n->id))) return;
     neb__node_crash(w, n);
     w->out->damaged++;
     TRACE(w, "site %d's folder is lost", n->id);
@@ -142,7 +152,7 @@ static void wipe(struct neb_sim_world *w, struct neb_sim_node *n)
 /* An old copy of the disk comes back, but only while all the others are there to notice it. */
 static void roll_back(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    if (!n->has_image || !all_well(w, 0) || n->id == w->roster.heavy) return;
+    if (!n->has_image || !all_well(w, 0) || may_survive(w, n)) return;
     if (!others_vote(w, n)) return;
     neb__node_crash(w, n);
     TRACE(w, "site %d's disk is rolled back", n->id);
@@ -348,7 +358,7 @@ static void order(struct neb_sim_world *w, struct neb_sim_node *n)
     }
     if (kind < 4) o = (struct neb_order){.op = NEB_OP_BOUND, .value = draw(w, 4) ? bits : 0};
     if (kind == 4 && !draw(w, 4)) o = (struct neb_order){.op = NEB_OP_END};
-    if (kind == 5 && __builtin_popcountll(w->roster.voters) == 2)
+    if (kind == 5 && __builtin_popcountll(w->roster.voters) == 2 && !w->hurt)
         o = (struct neb_order){.op = NEB_OP_SURVIVOR,
                                .site = w->roster.heavy == NEB_NO_SITE
                                            ? (uint16_t)__builtin_ctzll(w->roster.voters)
