@@ -381,6 +381,9 @@ void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *
         neb__certificate_said(c, i, &s);
         (void)neb__guilt_compare(r, &s);
     }
+    neb__guilt_show(r,
+                    &r->newest); /* others may have the vote, or the acknowledgement, that shows who lied */
+    neb__guilt_show(r, c);
     neb__core_halt_by(
         r,
         "a quorum certified another record at an index that this site has committed, so there are two "

@@ -394,6 +394,9 @@ void neb__guilt_vote(struct neb_round *r,
 void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_frame *hello);
 void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own);
 bool neb__guilt_may_look(struct neb_round *r, unsigned from);
+/* Shows everybody a certificate that another one contradicts; is shown one. */
+void neb__guilt_show(struct neb_round *r, const struct neb_certificate *c);
+void neb__guilt_shown(struct neb_round *r, const struct neb_certificate *c);
 void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *a,
                              const struct neb_certificate *b);
 

@@ -222,3 +222,22 @@ void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *
             look_at_two(r, &x, &y);
         }
 }
+
+void neb__guilt_show(struct neb_round *r, const struct neb_certificate *c)
+{
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .prepared = *c};
+    for (unsigned i = 0; c->n && i < NEB_SITES_MAX; i++)
+        if (i != r->self && (r->roster.members & neb__bit(i))) neb__core_send(r, i, &f);
+}
+
+void neb__guilt_shown(struct neb_round *r, const struct neb_certificate *c)
+{
+    struct neb_members m;
+    if (!c->n || !neb__roster_of(r, c->epoch, &m) || !neb__cert_valid_under(r, c, &m)) return;
+    for (int i = 0; i < c->n; i++) {
+        struct neb_said s;
+        neb__certificate_said(c, i, &s);
+        (void)neb__guilt_compare(r, &s);
+    }
+    (void)neb__cert_take(r, c); /* it may contradict what this site has committed */
+}

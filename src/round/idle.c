@@ -7,7 +7,7 @@
  * others, and answers them when they ask. For a while it does not vote for that site again.
  *
  * How long is long depends on the run: a round over thin lines may take minutes. The limit is at least twice the longest time
- * between two commits that was seen. A wrong judgement costs an election. */
+ * between two commits of late, and at most three times the one that a run begins with. A wrong judgement costs an election. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -27,7 +27,8 @@ static bool could_be_named(const struct neb_round *r, const struct neb_core_upda
 static bool work_waits(const struct neb_round *r)
 {
     if (r->ended) return false;
-    if (r->state == NEB_ROUND_SYNC || r->head > r->commit || r->ending) return true;
+    if (r->state == NEB_ROUND_SYNC || r->head > r->commit || r->leader_commit > r->commit || r->ending)
+        return true;
     for (size_t i = 0; i < r->updates; i++)
         if (could_be_named(r, &r->update[i])) return true;
     return false;
@@ -35,7 +36,8 @@ static bool work_waits(const struct neb_round *r)
 
 static int64_t patience(const struct neb_round *r)
 {
-    return 2 * r->commit_gap > r->cfg.idle_ms ? 2 * r->commit_gap : r->cfg.idle_ms;
+    int64_t usual = 2 * r->commit_gap > r->cfg.idle_ms ? 2 * r->commit_gap : r->cfg.idle_ms;
+    return usual < 3 * r->cfg.idle_ms ? usual : 3 * r->cfg.idle_ms;
 }
 
 /* A leader that is silent is another matter: elections deal with it. */
@@ -45,11 +47,19 @@ static bool heard(const struct neb_round *r)
     return follows && r->leader != NEB_NO_SITE && r->now - r->leader_heard < r->cfg.elect_ms;
 }
 
+/* The leader has committed more and does not give it: others have it, too. */
+static void ask_others(struct neb_round *r)
+{
+    if (r->leader_commit <= r->commit) return;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->leader && (r->roster.members & neb__bit(i))) neb__log_ask(r, i, r->commit + 1, true);
+}
+
 void neb__idle_tick(struct neb_round *r)
 {
     if (r->commit != r->idle_commit) {
         int64_t took = r->now - r->busy_since;
-        if (r->idle_commit && took > r->commit_gap) r->commit_gap = took;
+        if (r->idle_commit) r->commit_gap = took > r->commit_gap * 7 / 8 ? took : r->commit_gap * 7 / 8;
         r->idle_commit = r->commit;
         r->busy_since = r->now;
         r->idle = false;
@@ -57,6 +67,7 @@ void neb__idle_tick(struct neb_round *r)
     bool same = heard(r) && r->leader == r->idle_leader;
     if (!same || !work_waits(r)) r->busy_since = r->now, r->idle = false;
     if (heard(r)) r->idle_leader = r->leader;
+    if (r->idle) ask_others(r);
     if (r->idle || r->now - r->busy_since < patience(r) || NEB_MUTANT(keep_idle)) return;
     neb__core_note(
         r, "the leading site commits nothing although there are updates; looking for another one to lead");

@@ -279,6 +279,7 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     if (f.type == NEB_ROUND_FRAME_GUILT) {
         if (!neb__guilt_may_look(r, from)) return;
         if (f.saids == 1) neb__guilt_reminded(r, &f.said[0]);
+        neb__guilt_shown(r, &f.prepared);
         neb__guilt_look(r, f.said, f.saids);
         return;
     }

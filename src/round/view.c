@@ -628,7 +628,9 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
 /* The part of a LOG frame behind the committed records, while this site is taking over a log. */
 void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
-    if (from != r->sync_from) return;
+    /* A log that leads to a certain record may come from anybody: who said it has it may not give it. */
+    bool anybody = r->state == NEB_ROUND_BOOT || r->state == NEB_ROUND_ELECT;
+    if (from != r->sync_from && !anybody) return;
     if (r->state == NEB_ROUND_SYNC && f->view == r->view) {
         bool reconciles = r->normal == r->view;
         if (reconciles ? neb__log_reconcile(r, f)
@@ -683,9 +685,12 @@ static bool went_back(struct neb_core_peer *p, const struct neb_round_frame *f)
     return again || p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
 }
 
-/* Whether a record here names an update of the site. If it greets without any record or lapse, its disk was lost. */
+/* Whether the site may have taken part: a record here names an update of it, or there are records, which it may have acknowledged
+ * as a voter. If it greets without any record or lapse, its disk may have been lost. (At a first start it then needs as many
+ * answers as after a loss. Sites that began without a lapse and were restarted since have nothing else to tell by.) */
 static bool took_part(const struct neb_round *r, unsigned site)
 {
+    if (r->commit && (r->roster.voters & neb__bit(site))) return true;
     for (uint32_t c = 0; c < r->cfg.cells; c++)
         if (r->lastk[c * NEB_SITES_MAX + site]) return true;
     for (uint64_t i = r->commit; i < r->head; i++)
@@ -788,6 +793,9 @@ void neb__view_tick(struct neb_round *r)
     if (syncing && r->now >= r->sync_at) {
         r->sync_at = r->now + r->cfg.ping_ms / 2;
         neb__log_ask(r, r->sync_from, r->commit + 1, true);
+        for (unsigned i = 0; r->state == NEB_ROUND_BOOT && i < NEB_SITES_MAX; i++)
+            if (i != r->sync_from && (r->roster.members & neb__bit(i)))
+                neb__log_ask(r, i, r->commit + 1, false);
     }
     if (r->state == NEB_ROUND_ELECT) {
         if (r->now >= r->ask_end) {
