@@ -193,6 +193,17 @@ static void put_samples(struct screen *s, struct neb_history *h)
     neb__free(text);
 }
 
+/* Several sites tell: in the order of time, and of one time as they came. */
+static int by_time(const void *a, const void *b)
+{
+    const json_t *x = *(json_t *const *)a, *y = *(json_t *const *)b;
+    double d = json_number_value(json_object_get(x, "time")) - json_number_value(json_object_get(y, "time"));
+    if (d < 0 || d > 0) return d < 0 ? -1 : 1;
+    json_int_t n = json_integer_value(json_object_get(x, "n")),
+               m = json_integer_value(json_object_get(y, "n"));
+    return (n > m) - (n < m);
+}
+
 static void put_events(struct screen *s, struct neb_history *h)
 {
     struct neb_buf b;
@@ -202,7 +213,11 @@ static void put_events(struct screen *s, struct neb_history *h)
                       : NULL;
     json_t *list = json_object_get(all, "events");
     size_t n = json_array_size(list), room = (size_t)(s->rows - 1 - s->used);
-    for (size_t i = n > room ? n - room : 0; i < n; i++) put_event(s, json_array_get(list, i));
+    json_t **sorted = NEB_NEW_ARRAY(json_t *, n + 1);
+    for (size_t i = 0; sorted && i < n; i++) sorted[i] = json_array_get(list, i);
+    if (sorted) qsort(sorted, n, sizeof *sorted, by_time);
+    for (size_t i = n > room ? n - room : 0; sorted && i < n; i++) put_event(s, sorted[i]);
+    neb__free(sorted);
     json_decref(all);
     neb__buf_free(&b);
 }

@@ -26,6 +26,7 @@ enum {
 /* A line breaks nowhere, and is cut between two characters. */
 static neb_status put_line(struct neb_buf *out, const char *label, struct neb_buf *text)
 {
+    if (!text->len) NEB_TRY(neb__buf_printf(text, "(nothing)"));
     size_t n = text->len;
     for (size_t i = 0; i < n; i++)
         if (text->data[i] < ' ') text->data[i] = ' ';

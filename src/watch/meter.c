@@ -156,10 +156,6 @@ static void notice(struct neb_meter *m, int64_t step, const struct neb_session_s
         neb__meter_event(m, step, "goes on", "after %.1f s of waiting", s->wait_s - m->waiting_since);
     if (waited > 0.3 && !m->waiting) m->waiting_since = m->last.wait_s;
     m->waiting = m->waiting ? waited >= 0.1 : waited > 0.3;
-    if (s->dropped > 0 && m->last.dropped <= 0)
-        neb__meter_event(m, step, "dropped",
-                         "%.2f %% of this site's last work did not fit into the end of the run",
-                         100 * s->dropped);
     if (s->halted && !m->last.halted) neb__meter_event(m, step, "halt", "%s", s->note);
     notice_pace(m, step, s);
 }
