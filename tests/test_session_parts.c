@@ -318,6 +318,58 @@ static void a_site_that_floods_delays_nobody(void **state)
     neb__free(s);
 }
 
+struct told {
+    int n, named;
+    char last[NEB_NEWS_TEXT];
+};
+
+static void hear(void *arg, const char *kind, const char *text)
+{
+    struct told *t = arg;
+    t->n++;
+    t->named += !strcmp(kind, "named");
+    snprintf(t->last, sizeof t->last, "%s", text);
+}
+
+/* A site that is convicted is named, once. News come in their order, each once; a reader that sleeps loses the oldest. */
+static void news_name_the_guilty(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct told t = {0};
+    uint64_t after = 0;
+    neb_session *s = NEB_NEW(neb_session);
+    uint8_t proof[] = {1, 2, 3};
+    sites_make(&sites, 1, NULL);
+    parts_open(s, sites.path[0]);
+    pthread_mutex_init(&s->lock, NULL);
+    neb__quotas_init(&s->quotas);
+    neb__news_init(&s->news);
+    neb__members_init(&s->members);
+    check_log_quiet();
+    for (int i = 0; i < 3; i++)
+        neb__session_do(s, &(struct neb_action){
+                               .type = NEB_ACT_GUILTY, .site = 2, .bytes = proof, .length = sizeof proof});
+    check_log_restore();
+    neb__news_read(s, &after, hear, &t);
+    assert_int_equal(t.named, 1);
+    assert_non_null(strstr(t.last, "is proven to lie"));
+    for (int i = 0; i < NEB_NEWS + 10; i++) neb__news_add(s, "order", "number %d", i);
+    t = (struct told){0};
+    neb__news_read(s, &after, hear, &t);
+    assert_int_equal(t.n, NEB_NEWS);
+    assert_string_equal(t.last, "number 137");
+    neb__news_read(s, &after, hear, &t);
+    assert_int_equal(t.n, NEB_NEWS);
+    neb__members_free(&s->members);
+    neb__news_free(&s->news);
+    neb__quotas_free(&s->quotas);
+    pthread_mutex_destroy(&s->lock);
+    parts_close(s);
+    neb__free(s);
+    sites_free(&sites);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +381,7 @@ int main(void)
         cmocka_unit_test(the_last_run_is_found_and_the_old_place_wins),
         cmocka_unit_test(what_is_on_its_way_is_limited),
         cmocka_unit_test(a_site_that_floods_delays_nobody),
+        cmocka_unit_test(news_name_the_guilty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
