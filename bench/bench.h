@@ -25,6 +25,7 @@ struct neb_bench {
     X(codec_training)  \
     X(engine)          \
     X(generate)        \
+    X(inversion)       \
     X(link)            \
     X(muon)            \
     X(parallel)        \

@@ -318,7 +318,8 @@ static bool is_local(const char *path)
         "init.from",   "distill.teacher", "distill.encoder",  "tokenizer.numbering", "train.muon_dtype"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(path, keys[i])) return true;
-    if (!strncmp(path, "parallel.", 9) || !strncmp(path, "watch.", 6)) return true;
+    if (!strncmp(path, "parallel.", 9) || !strncmp(path, "watch.", 6) || !strncmp(path, "privacy.", 8))
+        return true;
     const char *rest = strchr(path, ']');
     if (!strncmp(path, "data[", 5) && rest) return !strcmp(rest, "].file") || !strcmp(rest, "].second");
     if (strncmp(path, "sites[", 6) || !rest) return false;

@@ -14,12 +14,17 @@ size_t neb__session_update_max(const neb_session *s)
     return NEB_UPDATE_HEADER_SIZE + neb__codec_bound(s->exact, s->mirror.values) + 1024;
 }
 
-/* The update must name cells of this model, and hold as many values as they have. */
+/* The update must name cells of this model, and hold as many values as they have. What stands before its code must be a
+ * statement of privacy. */
 bool neb__session_update_fits(const neb_session *s, const struct neb_update_header *h, const uint8_t *bytes,
                               size_t n)
 {
     struct neb_codec_info info;
+    struct neb_privacy_statement stated;
     size_t first;
+    if (h->before &&
+        neb__privacy_statement_get(bytes + NEB_UPDATE_HEADER_SIZE, 8 * (size_t)h->before, &stated) != NEB_OK)
+        return false;
     return h->c0 < h->c1 && h->c1 <= s->mirror.outer->cells &&
            n == NEB_UPDATE_HEADER_SIZE + (size_t)h->length &&
            neb__codec_peek(bytes + neb__update_code_at(h), neb__update_code_size(h), &info) == NEB_OK &&
