@@ -47,6 +47,7 @@ struct run {
     struct neb_buf text;
     char job[PATH_MAX], part[PATH_MAX];
     double noise;
+    int64_t samples; /* into which the lines of the trial are cut */
 };
 
 /* What the attacks found, over all trials. */
@@ -91,14 +92,15 @@ static neb_status write_part(const struct run *r, int64_t trial, const char *all
 }
 
 /* Marks the tokens of the text. Returns how many there are. */
-static neb_status mark(const struct neb_data *data, uint8_t *in, int64_t *n)
+static neb_status mark(const struct neb_data *data, uint8_t *in, int64_t *n, int64_t *samples)
 {
     struct neb_batches *s;
     struct neb_batch *b = NULL;
     NEB_TRY(neb__data_samples(data, &s));
     neb_status status = neb__batches_batch(s, &b);
     *n = 0;
-    for (int64_t i = 0; status == NEB_OK && i < neb__batches_samples(s); i++) {
+    *samples = neb__batches_samples(s);
+    for (int64_t i = 0; status == NEB_OK && i < *samples; i++) {
         status = neb__batches_one(s, i, (uint64_t)i, b);
         for (int32_t k = 0; status == NEB_OK && k < b->loss.used; k++)
             if (!in[b->loss.target[k]]) in[b->loss.target[k]] = 1, ++*n;
@@ -177,7 +179,7 @@ static neb_status attack(const float *d, int64_t vocab, int64_t width, const uin
     return NEB_OK;
 }
 
-static neb_status try_update(const struct run *r, const struct neb_data *data, struct neb_work *w,
+static neb_status try_update(struct run *r, const struct neb_data *data, struct neb_work *w,
                              struct found *out)
 {
     const neb_param *table_of = neb_params_find(neb__work_params(w), "embed.token.weight");
@@ -192,14 +194,14 @@ static neb_status try_update(const struct run *r, const struct neb_data *data, s
     if (status == NEB_OK) memcpy(d, x, values * sizeof *d);
     if (status == NEB_OK) status = one_step(r, w);
     if (status == NEB_OK) status = send(d, x, values);
-    if (status == NEB_OK) status = mark(data, in, &n);
+    if (status == NEB_OK) status = mark(data, in, &n, &r->samples);
     if (status == NEB_OK) status = attack(d, shape[0], shape[1], in, n, out);
     neb__free(d);
     neb__free(in);
     return status;
 }
 
-static neb_status one_trial(const struct run *r, int64_t trial, bool private, struct found *out)
+static neb_status one_trial(struct run *r, int64_t trial, bool private, struct found *out)
 {
     char words[8][PATH_MAX];
     char *list[8];
@@ -214,7 +216,7 @@ static neb_status one_trial(const struct run *r, int64_t trial, bool private, st
     if (private) {
         snprintf(words[n++], PATH_MAX, "privacy.unit=sample");
         snprintf(words[n++], PATH_MAX, "privacy.epsilon=0");
-        snprintf(words[n++], PATH_MAX, "privacy.samples=%" PRId64, r->opt.lines);
+        snprintf(words[n++], PATH_MAX, "privacy.samples=%" PRId64, r->samples); /* all take part */
         snprintf(words[n++], PATH_MAX, "privacy.noise=%.9g", r->noise);
     }
     for (int i = 0; i < n; i++) list[i] = words[i];

@@ -57,4 +57,10 @@ holds "$dir/muon.1" stat2.h4.fewer 60 110
     > "$dir/ct.1" 2> "$dir/err" || { cat "$dir/err"; fail "bench codec-training failed"; }
 for code in int8 int4 sparse2; do holds "$dir/ct.1" "$code.worse" -0.5 0.5; done
 holds "$dir/ct.1" sparse2.compression 150 300
+
+# an attack on updates: it works without protection
+"$nebula" bench inversion --text "$dir/data/mono/eltec.en.txt" --out "$dir/inversion" --trials 3 --json > "$dir/inversion.json" 2> "$dir/log" ||
+    { cat "$dir/log" >&2; fail "bench inversion"; }
+holds "$dir/inversion.json" plain.found 80 100
+holds "$dir/inversion.json" sample.over_chance -100 20
 echo "benches: ok"

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { VALUES = 2000, ALLOWED = 6 };
 
@@ -153,7 +154,9 @@ static void a_spent_budget_stops_the_updates(void **state)
         wait_for_steps(&m[i], 40);
         assert_int_equal(made, updates(&m[i]));
         assert_int_equal(ALLOWED, charged(&m[i]));
+        pthread_mutex_lock(&m[i].session->busy);
         assert_true(m[i].session->privacy.said);
+        pthread_mutex_unlock(&m[i].session->busy);
     }
     end(m);
 
@@ -195,7 +198,16 @@ static void a_restored_account_learns_from_the_log(void **state)
     begin(m, &sites);
     wait_for(&m[0], 4); /* by then the log was looked at */
     wait_for_steps(&m[0], 40);
-    assert_true(charged(&m[0]) >= 4);
+    uint64_t before = charged(&m[0]);
+    assert_true(before >= 4);
+    end(m);
+
+    /* no account at all, as in a folder that was lost */
+    char path[300];
+    snprintf(path, sizeof path, "%s/run/privacy", sites.path[0]);
+    assert_int_equal(0, unlink(path));
+    begin(m, &sites);
+    wait_for(&m[0], 4);
     end(m);
     check_log_restore();
     neb__buf_free(&early);

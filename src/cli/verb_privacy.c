@@ -41,13 +41,14 @@ static neb_status epsilon(struct neb_call *c)
 static void compare(const struct options *o, double noise)
 {
     double ratio = noise * sqrt(o->values / fmax(1, o->sites));
+    const char *advice = "";
+    if (ratio > 1)
+        advice = ": for unit: site that is too much to learn from; protect samples instead (privacy.unit: "
+                 "sample), or train fewer values (peft)";
     fprintf(stderr,
             "with %.0f values and %.0f sites the noise in the mean update is %.3g times as long as an update "
             "may be%s\n",
-            o->values, fmax(1, o->sites), ratio,
-            ratio > 1 ? ": for unit: site that is too much to learn from; protect samples instead "
-                        "(privacy.unit: sample), or a whole site by secure aggregation among many"
-                      : "");
+            o->values, fmax(1, o->sites), ratio, advice);
 }
 
 static neb_status noise(struct neb_call *c)

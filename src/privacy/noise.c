@@ -226,6 +226,18 @@ static double length(const float *x, size_t n)
     return sqrt(sum);
 }
 
+/* To the nearest integer, for magnitudes below 2^51: adding 1.5 * 2^52 leaves it in the low bits of the sum. Unlike a call of
+ * the library it can be done for several values at once. */
+static inline int64_t nearest(double v)
+{
+    const double magic = 0x1.8p52;
+    int64_t bits, zero;
+    v += magic;
+    memcpy(&bits, &v, sizeof bits);
+    memcpy(&zero, &magic, sizeof zero);
+    return bits - zero;
+}
+
 double neb__privacy_clip(const float *x, size_t n, double scale, double clip, int64_t *sum)
 {
     const double norm = length(x, n) * fabs(scale), room = NEB_PRIVACY_UNITS - sqrt((double)n) / 2 - 1;
@@ -233,7 +245,7 @@ double neb__privacy_clip(const float *x, size_t n, double scale, double clip, in
     double units = NEB_PRIVACY_UNITS / clip;
     if (norm * units > room) units = room / norm;
     units *= scale;
-    for (size_t i = 0; i < n; i++) sum[i] += (int64_t)nearbyint(units * (double)x[i]);
+    for (size_t i = 0; i < n; i++) sum[i] += nearest(units * (double)x[i]);
     return norm;
 }
 
