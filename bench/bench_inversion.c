@@ -117,6 +117,7 @@ static neb_status one_step(const struct run *r, struct neb_work *w)
     struct neb_privacy_rule rule;
     struct neb_privacy_ledger *ledger = NULL;
     char path[PATH_MAX];
+    NEB_TRY(neb__work_open_private(w));
     if (neb__work_privacy(w, &rule)) {
         snprintf(path, sizeof path, "%.3000s/privacy", r->opt.out);
         NEB_TRY(neb__privacy_ledger_open(path, &rule, &ledger));

@@ -150,7 +150,6 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
     if (neb__layout_world(w->layout)) neb__tape_on_call(w->tape, beat, neb__layout_world(w->layout));
     NEB_TRY(neb__work_make_whole(w));
     NEB_TRY(make_optimizer(w));
-    NEB_TRY(neb__work_open_private(w));
     struct neb_device_info info;
     neb_device_get_info(w->dev, &info);
     w->opened = info.memory_used;

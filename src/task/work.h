@@ -56,6 +56,8 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
  * outlive the last step. */
 struct neb_privacy_rule;
 struct neb_privacy_ledger;
+neb_status neb__work_open_private(
+    struct neb_work *w); /* before the first step; without unit sample it does nothing */
 bool neb__work_privacy(const struct neb_work *w, struct neb_privacy_rule *out);
 void neb__work_charge(struct neb_work *w, struct neb_privacy_ledger *ledger);
 

@@ -93,8 +93,8 @@ void neb__work_stage_first_input(struct neb_work *w);
 neb_status neb__work_stage_sums(struct neb_work *w, struct neb_eval_sums *sums);
 
 /* work_private.c */
-neb_status neb__work_open_private(struct neb_work *w);
 void neb__work_close_private(struct neb_work *w);
+bool neb__work_wants_privacy(const struct neb_work *w);
 neb_status neb__work_private_step(struct neb_work *w, float lr, struct neb_work_step *out);
 
 /* work_whole.c: the first rank's copy of all values is older than the parameters. */

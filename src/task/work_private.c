@@ -139,9 +139,14 @@ static neb_status make_parts(struct neb_work_private *p)
     return neb__noise_create(p->rule.step.noise * NEB_PRIVACY_UNITS, &p->step.noise);
 }
 
+bool neb__work_wants_privacy(const struct neb_work *w)
+{
+    return !strcmp(w->job->privacy.unit, "sample");
+}
+
 neb_status neb__work_open_private(struct neb_work *w)
 {
-    if (strcmp(w->job->privacy.unit, "sample")) return NEB_OK;
+    if (!neb__work_wants_privacy(w)) return NEB_OK;
     NEB_TRY(check(w));
     w->privacy = NEB_NEW(struct neb_work_private);
     if (!w->privacy) return neb__fail(NEB_ERR_NOMEM, "out of memory for private steps");
@@ -179,7 +184,7 @@ neb_status neb__work_private_step(struct neb_work *w, float lr, struct neb_work_
 {
     struct neb_work_private *p = w->privacy;
     struct neb_step_info info = {0};
-    if (!p->ledger)
+    if (!p || !p->ledger)
         return neb__fail(NEB_ERR_STATE, "a private step needs an account that it can be charged to");
     neb_status status = neb__privacy_take_step(p->ledger);
     if (status == NEB_ERR_LIMIT) return neb__fail(status, "%s", neb_last_error());

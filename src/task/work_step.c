@@ -121,7 +121,7 @@ static void give_back(struct neb_work *w)
 
 neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out)
 {
-    if (w->privacy) return neb__work_private_step(w, lr, out);
+    if (neb__work_wants_privacy(w)) return neb__work_private_step(w, lr, out);
     if (!w->ahead) NEB_TRY(neb__prefetch_start(w->stream, AHEAD + (int)w->job->train.micro, &w->ahead));
     int64_t tokens;
     struct neb_step_info info = {0};

@@ -96,6 +96,7 @@ static neb_status open_work(struct neb_trainer *t)
         NEB_TRY(neb__split_open(j, &t->data, &t->split));
     NEB_TRY(neb__work_open_ranks(&t->data, share, shares, t->split ? &t->split->links : NULL,
                                  t->ranks ? &t->layout : NULL, &t->work));
+    NEB_TRY(neb__work_open_private(t->work));
     NEB_TRY(neb__work_collect(t->work));
     return t->split ? neb__split_share(t->split, neb__work_table(t->work)) : NEB_OK;
 }
