@@ -210,6 +210,38 @@ static void no_key_stream_repeats(void **state)
                 for (int k = 0; k < WORDS; k++) assert_true(word[a][i] != word[b][k]);
 }
 
+/* Every item is taken as often as the rate says, and neighbours independently of each other. */
+static void samples_are_taken_one_by_one(void **state)
+{
+    (void)state;
+    enum { N = 50, TURNS = 20000 };
+    const double rates[] = {0.02, 0.3, 1};
+    struct neb_secret_bits bits = {0};
+    neb_status status = NEB_OK;
+    assert_ok(neb__secret_bits_begin(&bits));
+    for (int r = 0; r < 3; r++) {
+        double one[N] = {0}, two = 0, q = rates[r];
+        for (int t = 0; t < TURNS; t++) {
+            int64_t last = -2;
+            for (int64_t at = 0; (at = neb__secret_bits_taken(&bits, q, at, N, &status)) < N; last = at++) {
+                one[at]++;
+                two += at == last + 1;
+            }
+        }
+        assert_ok(status);
+        for (int i = 0; i < N; i++) {
+            double off = one[i] - TURNS * q;
+            if (!(fabs(off) <= 6 * sqrt(TURNS * q * (1 - q))))
+                fail_msg("item %d at rate %g: %g off", i, q, off);
+        }
+        double pairs =
+            TURNS * (N - 1) * q * q; /* pairs that share an item are not independent: twice the deviation */
+        if (!(fabs(two - pairs) <= 12 * sqrt(pairs * (1 - q * q))))
+            fail_msg("rate %g: %g pairs of neighbours, not %g", q, two, pairs);
+    }
+    neb__secret_bits_close(&bits);
+}
+
 static void a_vector_stays_within_the_clip(void **state)
 {
     (void)state;
@@ -404,6 +436,7 @@ int main(void)
         cmocka_unit_test(both_ways),
         cmocka_unit_test(has_the_exact_probabilities),
         cmocka_unit_test(no_key_stream_repeats),
+        cmocka_unit_test(samples_are_taken_one_by_one),
         cmocka_unit_test(a_vector_stays_within_the_clip),
         cmocka_unit_test(an_account_survives_kills),
         cmocka_unit_test(a_budget_ends),

@@ -111,6 +111,15 @@ double neb__secret_bits_uniform(struct neb_secret_bits *s, neb_status *status)
     return (double)(neb__secret_bits_next(s, status) >> 11) * 0x1p-53;
 }
 
+/* The number of items that are passed over is geometric. */
+int64_t neb__secret_bits_taken(struct neb_secret_bits *s, double rate, int64_t at, int64_t end,
+                               neb_status *status)
+{
+    double u = 1 - neb__secret_bits_uniform(s, status); /* in (0, 1] */
+    double gap = rate < 1 ? floor(log(u) / log1p(-rate)) : 0;
+    return gap < (double)(end - at) ? at + (int64_t)gap : end;
+}
+
 /* ---- the discrete Gaussian ------------------------------------------------------------------------------ */
 
 typedef unsigned __int128 wide;

@@ -30,6 +30,11 @@ uint64_t neb__secret_bits_next(struct neb_secret_bits *s, neb_status *status);
 /* In [0, 1), 53 bits. */
 double neb__secret_bits_uniform(struct neb_secret_bits *s, neb_status *status);
 
+/* Poisson sampling: of the items from `at` on, each taken with probability `rate` by itself, the first one that is taken; `end`:
+ * none of those before it. */
+int64_t neb__secret_bits_taken(struct neb_secret_bits *s, double rate, int64_t at, int64_t end,
+                               neb_status *status);
+
 /* ---- the discrete Gaussian ------------------------------------------------------------------------------ */
 
 struct neb_noise;

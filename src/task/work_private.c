@@ -33,25 +33,16 @@ struct neb_work_private {
 
 /* ---- drawing ------------------------------------------------------------------------------------------- */
 
-/* The gap to the next drawn sample: geometric with the rate. */
-static neb_status advance(struct neb_work_private *p)
-{
-    neb_status status = NEB_OK;
-    double u = 1 - neb__secret_bits_uniform(&p->bits, &status); /* in (0, 1] */
-    NEB_TRY(status);
-    double gap = p->rule.step.rate < 1 ? floor(log(u) / log1p(-p->rule.step.rate)) : 0;
-    p->at = gap < (double)(p->count - p->at) ? p->at + (int64_t)gap : p->count;
-    return NEB_OK;
-}
-
 static neb_status next_sample(void *arg, struct neb_micro *out)
 {
     struct neb_work_private *p = arg;
     struct neb_work *w = p->work;
     for (;;) {
-        NEB_TRY(advance(p));
+        neb_status status = NEB_OK;
+        p->at = neb__secret_bits_taken(&p->bits, p->rule.step.rate, p->at, p->count, &status);
+        NEB_TRY(status);
         if (p->at >= p->count) return NEB_ERR_AGAIN;
-        neb_status status = neb__batches_one(p->samples, p->first + p->at * p->every, p->salt++, p->batch);
+        status = neb__batches_one(p->samples, p->first + p->at * p->every, p->salt++, p->batch);
         p->at++;
         if (status == NEB_ERR_AGAIN) continue; /* too long: it takes part with nothing */
         NEB_TRY(status);
