@@ -35,6 +35,11 @@ for f in model.safetensors source.spm target.spm; do cmp -s out/$f again/$f || f
 "$nebula" translate out source > a && "$nebula" translate again source > b && cmp -s a b || fail "it translates otherwise"
 if "$nebula" train job.yaml out=other "data[0].lang=en-xx" 2> err; then fail "a language without a token was trained"; fi
 grep -q "job.yaml:6: .*>>xx<<" err || fail "the message does not say where: $(cat err)"
+sed 's|init: .*|tokenizer: {file: opus/source.spm, frame: marian}\nmodel: {family: marian, hidden: 16, layers: 1, heads: 2}|; s/steps: 40/steps: 4/; s/out: out/out: fresh/' \
+    job.yaml > fresh.yaml
+"$nebula" train fresh.yaml > log 2>&1 || fail "a job does not train with Marian's tokenizer: $(cat log)"
+grep -q 'frame: "marian"' fresh/model.yaml && cmp -s fresh/vocab.json opus/vocab.json || fail "not Marian's frame and vocabulary"
+"$nebula" translate fresh source > /dev/null || fail "the new model does not translate"
 "$nebula" import "$data/m2m100" many > /dev/null || fail "the import of M2M100 failed"
 "$nebula" translate many source --from en --to de > /dev/null || fail "M2M100 does not translate"
 if "$nebula" translate many source --to de 2> err; then fail "it translates from nowhere"; fi

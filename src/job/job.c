@@ -44,6 +44,10 @@ static const struct neb_opt tokenizer_table[] = {
     TOK(numbering, NEB_OPT_TEXT, "", NULL,
         "ids of that .model; without it: as the model folder says that it belongs to, else plain",
         NEB_OPT_CHOICE("plain", "xlm-r")),
+    TOK(frame, NEB_OPT_TEXT, "", NULL,
+        "translate: special tokens around the texts; without it: as the folder says that the job starts or "
+        "learns from",
+        NEB_OPT_CHOICE("plain", "tags", "marian", "m2m100", "nllb", "nllb-tail", "mbart", "mbart50", "bart")),
     TOK(type, NEB_OPT_TEXT, "unigram", NULL, "its kind, when trained", NEB_OPT_CHOICE("unigram", "bpe")),
     TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
     TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),

@@ -36,6 +36,8 @@ struct neb_job_data {
 struct neb_job_tokenizer {
     char *file;      /* an existing .model, vocab.txt or vocab.json; NULL: the job trains a tokenizer */
     char *numbering; /* of that file's ids; NULL: as its model folder says, else plain */
+    char *
+        frame; /* special tokens around translations; NULL: as the folder says that the job starts or learns from */
     char *type;
     int64_t vocab, lines;
     bool cased;

@@ -231,7 +231,10 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
     char folder[NEB_MODEL_PATH + 1];
     struct stat st;
     bool known = neb__list_part(folders, 0, folder, sizeof folder);
-    if (known) NEB_TRY(find_frame(d, folder));
+    if (t->frame)
+        d->frame = neb__frame_named(t->frame);
+    else if (known)
+        NEB_TRY(find_frame(d, folder));
     if (t->file)
         NEB_TRY(settle_file(d, known ? folder : NULL));
     else if (known)

@@ -11,9 +11,6 @@
 
 struct neb_frame;
 
-/* The names, for messages and option tables: plain, tags, marian, m2m100, nllb, nllb-tail, mbart, mbart50, bart. */
-#define NEB_FRAME_NAMES "plain", "tags", "marian", "m2m100", "nllb", "nllb-tail", "mbart", "mbart50", "bart"
-
 struct neb_frame_tokens {
     int32_t lead, tail, start, first; /* -1: none; start: <s> */
 };
