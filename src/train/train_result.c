@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "task/folder.h"
 #include "task/samples.h"
+#include "watch/report.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -84,11 +85,15 @@ static void measure_held_out(struct neb_trainer *t, const struct neb_work_eval *
         snprintf(name, sizeof name, "valid/%s", o->metrics[i]);
         neb__metrics_put(t->metrics, t->progress.step, name, e->more[i]);
     }
+    char names[17 * NEB_EVAL_LANGUAGES + 1] = "";
     for (int i = 0; i < e->languages; i++) {
         char name[64];
         snprintf(name, sizeof name, "valid/loss/%s", e->language[i].name);
         neb__metrics_put(t->metrics, t->progress.step, name, e->language[i].loss);
+        size_t at = strlen(names);
+        snprintf(names + at, sizeof names - at, "%s%s", i ? " " : "", e->language[i].name);
     }
+    if (e->languages) neb__metrics_note(t->metrics, NEB_LANGUAGES_NOTE, names);
 }
 
 /* ", by language: de 3.2104, en 2.9876"; nothing if there is one. */

@@ -22,6 +22,10 @@ struct neb_report_event {
     char kind[16], text[400];
 };
 
+enum { NEB_REPORT_LANGUAGES = 32 };
+#define NEB_LANGUAGES_NOTE \
+    "languages" /* of the metrics: the names of held-out languages, separated by blanks */
+
 struct neb_report_site {
     char name[64], role[32], rung[64];
     double start; /* wall clock of its first value */
@@ -29,6 +33,11 @@ struct neb_report_site {
     struct neb_series time[NEB_TIMES], kind[NEB_METER_KINDS];
     struct neb_report_event *events;
     int n_events;
+    struct neb_report_language {
+        char name[16];
+        double loss; /* the last held-out one */
+    } language[NEB_REPORT_LANGUAGES];
+    int languages; /* 0: there is one, or no such text */
 };
 
 /* A time in which a site did not reach another one. */
@@ -52,6 +61,11 @@ struct neb_report {
 neb_status neb__report_add(struct neb_report *r, const char *dir);
 void neb__report_finish(struct neb_report *r);
 void neb__report_free(struct neb_report *r);
+
+/* report_languages.c */
+struct neb_metrics;
+neb_status neb__report_read_languages(struct neb_metrics *m, struct neb_report_site *s);
+neb_status neb__report_languages(const struct neb_report *r, struct neb_buf *out);
 
 double neb__series_last(const struct neb_series *s); /* 0 when empty */
 double neb__series_at(const struct neb_series *s,

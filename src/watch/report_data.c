@@ -130,6 +130,7 @@ static neb_status read_all(struct neb_metrics *m, struct neb_report_site *s)
         snprintf(name, sizeof name, "wan/out/%s", neb__kind_names[i]);
         NEB_TRY(read_series(m, name, &s->kind[i]));
     }
+    NEB_TRY(neb__report_read_languages(m, s));
     struct event_reading r = {.site = s};
     NEB_TRY(neb__metrics_events(m, take_event, &r));
     return r.status;

@@ -407,6 +407,7 @@ static neb_status page(struct neb_report *r, struct derived *d, struct neb_buf *
     NEB_TRY(loss_plots(r, d, out));
     NEB_TRY(line_plots(r, out));
     NEB_TRY(bar_plots(r, out));
+    NEB_TRY(neb__report_languages(r, out));
     NEB_TRY(topology(r, out));
     NEB_TRY(event_table(r, out));
     NEB_TRY(text_card("Sample outputs", r->samples, out));
