@@ -93,7 +93,7 @@ struct neb_device_info {
 struct neb_device_ops {
     uint32_t abi;     /* NEB_DEVICE_ABI */
     uint32_t size;    /* sizeof(struct neb_device_ops) */
-    const char *name; /* "cpu", "cuda" */
+    const char *name; /* "cpu", "cuda", "opencl" */
 
     neb_status (*open)(const struct neb_device_config *config, void **dev);
     void (*close)(void *dev);
@@ -133,7 +133,7 @@ struct neb_device_ops {
 
     int64_t (*scratch_bytes)(void *dev, enum neb_slot slot, const void *args); /* [optional]: NULL means 0 */
 
-    /* primitives: all required */
+    /* primitives: all required, unless flags say NEB_DEVICE_HOST_PRIMITIVES */
     neb_status (*gemm)(void *dev, const struct neb_gemm *);
     neb_status (*copy2d)(void *dev, const struct neb_copy2d *);
     neb_status (*axpby)(void *dev, const struct neb_axpby *);
@@ -190,7 +190,17 @@ struct neb_device_ops {
     /* for Muon */
     neb_status (*muon)(void *dev,
                        const struct neb_muon_args *); /* [optional]: composed from primitives without it */
+
+    /* Says what device number `index` is (0, 1, …) without opening it: its description, and in memory_total its
+     * memory. NEB_ERR_NOTFOUND after the last one. `host` may be NULL. [optional]: without it only device 0 is
+     * listed. */
+    neb_status (*probe)(int index, const struct neb_device_host *host, struct neb_device_info *out);
+
+    uint32_t flags; /* NEB_DEVICE_… or 0 */
 };
+
+/* For a plug-in in the making: a primitive that is NULL is computed on the host, with copies in both directions. */
+#define NEB_DEVICE_HOST_PRIMITIVES 1u
 
 typedef const struct neb_device_ops *(*neb_device_plugin_fn)(uint32_t abi);
 

@@ -71,6 +71,11 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"NEBULA_CUDA_LIB", "folder with `libcublasLt.so.13`, if the loader does not find it"},
     {"CUDA_HOME", "where CUDA is installed; its `lib64` is searched for the same library"},
     {"VIRTUAL_ENV", "the active Python environment; CUDA's packages in it are searched last"},
+    {"NEBULA_OPENCL_KERNELS",
+     "`cpu` or `gpu`: which cut of the OpenCL kernels is used, instead of the one for the "
+     "device's kind; for tests"},
+    {"XDG_CACHE_HOME",
+     "where the OpenCL device keeps compiled kernels (`nebula-i/opencl`); `~/.cache` if it is not set"},
     {"OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID",
      "set by mpirun and Slurm: whether this process is one of several of a site, and where they run"},
     {"SLURM_NTASKS", "set by Slurm: its number of tasks, which must be the number of ranks"},

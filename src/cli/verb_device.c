@@ -1,6 +1,7 @@
 /* verb_device.c: `nebula-i device`: which devices there are, what one is, and whether it computes correctly. */
 #include "cli/verb.h"
 #include "device/conform.h"
+#include "device/device.h"
 
 #include <nebula/engine.h>
 #include <nebula/log.h>
@@ -13,7 +14,7 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL,
-            "which device: cpu, cuda or another plug-in's name"),
+            "which device: cpu, cuda, opencl or another plug-in's name; NAME:1 is the second of its kind"),
     NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "compute type", NEB_OPT_CHOICE("f32", "bf16")),
     NEB_OPT(struct options, isa, NEB_OPT_TEXT, "", NULL, "instructions of the cpu, instead of the best",
             NEB_OPT_CHOICE("avx512", "avx2", "plain")),
@@ -31,11 +32,16 @@ static neb_status open_device(const struct options *o, neb_device **out)
     return neb_device_open(o->device, &config, out);
 }
 
+static void print_line(const char *name, const struct neb_device_info *info)
+{
+    printf("%-6s %s, %.1f GiB\n", name, info->description, (double)info->memory_total / (1 << 30));
+}
+
 static void print_info(const char *name, neb_device *d)
 {
     struct neb_device_info info;
     neb_device_get_info(d, &info);
-    printf("%-6s %s, %.1f GiB\n", name, info.description, (double)info.memory_total / (1 << 30));
+    print_line(name, &info);
 }
 
 static void ignore(void *arg, neb_log_level level, const char *line)
@@ -43,21 +49,34 @@ static void ignore(void *arg, neb_log_level level, const char *line)
     (void)arg, (void)level, (void)line;
 }
 
+/* A plug-in that can say what it has lists all its devices; of another one, the first is opened. */
+static void list_kind(const char *kind)
+{
+    struct neb_device_info info;
+    char name[NEB_DEVICE_NAME + 12];
+    neb_device *d;
+    int n = 0;
+    while (strcmp(kind, "cpu") && neb__device_probe(kind, n, &info) == NEB_OK) {
+        snprintf(name, sizeof name, "%s:%d", kind, n++);
+        print_line(name, &info);
+    }
+    if (n) return;
+    if (neb_device_open(kind, NULL, &d) == NEB_OK) {
+        print_info(kind, d);
+        neb_device_close(d);
+    } else {
+        printf("%-6s not usable: %s\n", kind, neb_last_error());
+    }
+}
+
 static neb_status list(struct neb_call *c)
 {
     (void)c;
-    static const char *const names[] = {"cpu", "cuda"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        neb_device *d;
+    static const char *const kinds[] = {"cpu", "cuda", "opencl"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         neb_log_set_sink(ignore, NULL); /* a missing plug-in is an answer here, not an error */
-        neb_status status = neb_device_open(names[i], NULL, &d);
+        list_kind(kinds[i]);
         neb_log_set_sink(NULL, NULL);
-        if (status == NEB_OK) {
-            print_info(names[i], d);
-            neb_device_close(d);
-        } else {
-            printf("%-6s not usable: %s\n", names[i], neb_last_error());
-        }
     }
     return NEB_OK;
 }

@@ -1,7 +1,7 @@
 /* device.c: finds a device by name and checks a plug-in's table before calling any of its slots.
  *
  * "cpu" is built in, and "auto" is cuda where that can be opened, else cpu. Any other name is a plug-in, the
- * shared object libnebula-i-NAME.so (base/plugin.h).
+ * shared object libnebula-i-NAME.so (base/plugin.h). A number behind a colon chooses among several of a kind.
  *
  * A plug-in is foreign code with a version: its table must carry our ABI number, be at least as large as the
  * table this program was built with (a larger one has slots that we do not know and do not call), and have
@@ -32,8 +32,10 @@ struct slot_name {
         offsetof(struct neb_device_ops, field), #field \
     }
 static const struct slot_name required[] = {
-    SLOT(open),         SLOT(close),     SLOT(info),        SLOT(alloc),        SLOT(free),
-    SLOT(upload),       SLOT(download),  SLOT(copy),        SLOT(fill),         SLOT(sync),
+    SLOT(open),   SLOT(close),    SLOT(info), SLOT(alloc), SLOT(free),
+    SLOT(upload), SLOT(download), SLOT(copy), SLOT(fill),  SLOT(sync),
+};
+static const struct slot_name primitives[] = {
     SLOT(gemm),         SLOT(copy2d),    SLOT(axpby),       SLOT(mul),          SLOT(act),
     SLOT(act_bwd),      SLOT(bias),      SLOT(colsum),      SLOT(swiglu),       SLOT(swiglu_bwd),
     SLOT(embed),        SLOT(embed_bwd), SLOT(gather_rows), SLOT(scatter_rows), SLOT(pool),
@@ -54,6 +56,16 @@ static bool has(const struct neb_device_ops *ops, const struct slot_name *s)
     void (*fn)(void);
     memcpy(&fn, (const char *)ops + s->offset, sizeof fn);
     return fn != NULL;
+}
+
+static neb_status check_required(const struct neb_device_ops *ops, const struct slot_name *slots, size_t n,
+                                 const char *where)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!has(ops, &slots[i]))
+            return neb__fail(NEB_ERR_UNSUPPORTED, "%s: the required slot %s is missing", where,
+                             slots[i].name);
+    return NEB_OK;
 }
 
 static neb_status check_group(const struct neb_device_ops *ops, const struct slot_name *group, int n,
@@ -82,7 +94,7 @@ enum {
               SIZE(neb_device_info))
 };
 #undef SIZE
-_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 3992,
+_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 4008,
                "a struct of the device ABI changed: raise NEB_DEVICE_ABI, then put the new sum here");
 
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)
@@ -98,10 +110,9 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
                          ops->size, sizeof *ops);
     if (!ops->name || !ops->name[0])
         return neb__fail(NEB_ERR_UNSUPPORTED, "%s: the device has no name", where);
-    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
-        if (!has(ops, &required[i]))
-            return neb__fail(NEB_ERR_UNSUPPORTED, "%s: the required slot %s is missing", where,
-                             required[i].name);
+    NEB_TRY(check_required(ops, required, sizeof required / sizeof *required, where));
+    if (!(ops->flags & NEB_DEVICE_HOST_PRIMITIVES))
+        NEB_TRY(check_required(ops, primitives, sizeof primitives / sizeof *primitives, where));
     NEB_TRY(check_group(ops, side, sizeof side / sizeof *side, where));
     NEB_TRY(check_group(ops, graph, sizeof graph / sizeof *graph, where));
     NEB_TRY(check_group(ops, packing, sizeof packing / sizeof *packing, where));
@@ -113,9 +124,9 @@ static neb_status load(const char *name, struct neb_device *d)
 {
     if (!name[0] || strlen(name) > 32 ||
         strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != strlen(name))
-        return neb__quiet(NEB_ERR_INVALID,
-                          "'%s' is not a device name; use auto, cpu, cuda or the name of another plug-in",
-                          name);
+        return neb__quiet(
+            NEB_ERR_INVALID,
+            "'%s' is not a device name; use auto, cpu, cuda, opencl or the name of another plug-in", name);
     char path[NEB_PLUGIN_PATH] = "";
     bool found = false;
     d->library = neb__plugin_find(name, path, &found);
@@ -171,6 +182,10 @@ static neb_status open_named(const char *name, const struct neb_device_config *c
     }
     bool loaded = status == NEB_OK;
     if (loaded) status = d->ops->open(&d->config, &d->ctx);
+    if (status == NEB_OK && (d->ops->flags & NEB_DEVICE_HOST_PRIMITIVES)) {
+        status = neb__host_ops_wrap(d);
+        if (status != NEB_OK) d->ops->close(d->ctx);
+    }
     d->config.isa = NULL; /* the string belongs to the caller */
     if (status != NEB_OK) {
         if (d->library && !loaded)
@@ -205,10 +220,45 @@ static neb_status open_auto(const struct neb_device_config *config, neb_device *
     return open_named("cpu", config, out);
 }
 
+/* "NAME:2" is device number 2 of that kind; "NAME" leaves the number alone. */
+static neb_status split_name(const char *name, char kind[NEB_DEVICE_NAME], int *index)
+{
+    const char *colon = strchr(name, ':');
+    const size_t n = colon ? (size_t)(colon - name) : strlen(name);
+    char *end = NULL;
+    long number = *index;
+    if (colon) number = colon[1] >= '0' && colon[1] <= '9' ? strtol(colon + 1, &end, 10) : -1;
+    if (n >= NEB_DEVICE_NAME || number < 0 || number > 9999 || (end && *end))
+        return neb__fail(NEB_ERR_INVALID, "'%s' is not a device; use NAME or NAME:NUMBER, such as opencl:1",
+                         name);
+    memcpy(kind, name, n);
+    kind[n] = 0;
+    *index = (int)number;
+    return NEB_OK;
+}
+
+neb_status neb__device_probe(const char *kind, int index, struct neb_device_info *out)
+{
+    struct neb_device d = {0};
+    neb_status status = load(kind, &d);
+    if (status != NEB_OK || !d.ops->probe) {
+        if (d.library) dlclose(d.library);
+        return status != NEB_OK ? status : NEB_ERR_UNSUPPORTED;
+    }
+    trying = true;
+    status = d.ops->probe(index, &host_calls, out);
+    trying = false;
+    return status; /* a plug-in that was called stays loaded */
+}
+
 neb_status neb_device_open(const char *name, const struct neb_device_config *config, neb_device **out)
 {
     const struct neb_device_config fallback = {.compute = NEB_F32};
-    if (!config) config = &fallback;
+    struct neb_device_config own = config ? *config : fallback;
+    char kind[NEB_DEVICE_NAME];
+    NEB_TRY(split_name(name, kind, &own.index));
+    config = &own;
+    name = kind;
     if (config->compute != NEB_F32 && config->compute != NEB_BF16)
         return neb__fail(NEB_ERR_DTYPE, "a device computes in f32 or bf16, not in type %d",
                          (int)config->compute);

@@ -1,0 +1,11 @@
+# Makes a C file with the text of FILES: cmake -DFILES=… -DOUT=… -P this.
+set(text "#include \"sources.h\"\n")
+set(rows "")
+foreach(file ${FILES})
+    get_filename_component(name ${file} NAME_WE)
+    file(READ ${file} hex HEX)
+    string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+    string(APPEND text "static const char ${name}[] = {${bytes}0};\n")
+    string(APPEND rows "    {\"${name}\", ${name}, sizeof ${name} - 1},\n")
+endforeach()
+file(WRITE ${OUT} "${text}const struct neb_ocl_source neb__ocl_sources[] = {\n${rows}};\n")

@@ -1,0 +1,134 @@
+/* choose.c: the devices of this machine. They are numbered over all platforms, in the order in which OpenCL's loader
+ * lists them: device 1 of two platforms with one device each is the second platform's. */
+#include "opencl.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST = 64 }; /* platforms, and devices of one */
+
+static neb_status say(const struct neb_device_host *host, neb_status s, const char *text)
+{
+    return host && host->fail ? host->fail(s, text) : s;
+}
+
+static void text_of(cl_device_id id, cl_device_info what, char *out, size_t size)
+{
+    char text[1024] = "";
+    if (clGetDeviceInfo(id, what, sizeof text, text, NULL) != CL_SUCCESS) text[0] = 0;
+    text[sizeof text - 1] = 0;
+    const char *from = text + strspn(text, " ");
+    snprintf(out, size, "%.*s", (int)size - 1, from);
+    for (size_t n = strlen(out); n && out[n - 1] == ' '; n--) out[n - 1] = 0;
+}
+
+/* The device of that number; *count: how many there are. */
+static neb_status find(int index, const struct neb_device_host *host, cl_platform_id *platform,
+                       cl_device_id *id)
+{
+    cl_platform_id platforms[MOST];
+    cl_device_id devices[MOST];
+    cl_uint n = 0;
+    int count = 0;
+    if (clGetPlatformIDs(MOST, platforms, &n) != CL_SUCCESS || n == 0)
+        return say(host, NEB_ERR_UNSUPPORTED,
+                   "opencl: this machine has no OpenCL driver; install the vendor's, or pocl for the CPU "
+                   "(Debian: apt "
+                   "install pocl-opencl-icd)");
+    for (cl_uint p = 0; p < n && p < MOST; p++) {
+        cl_uint found = 0;
+        if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MOST, devices, &found) != CL_SUCCESS) continue;
+        if (found > MOST) found = MOST;
+        if (index >= count && index < count + (int)found) {
+            *platform = platforms[p];
+            *id = devices[index - count];
+            return NEB_OK;
+        }
+        count += (int)found;
+    }
+    char text[120];
+    if (count)
+        snprintf(text, sizeof text, "opencl: device %d does not exist; this machine has 0 to %d", index,
+                 count - 1);
+    else
+        snprintf(text, sizeof text, "opencl: the drivers of this machine offer no device");
+    return say(host, count ? NEB_ERR_NOTFOUND : NEB_ERR_UNSUPPORTED, text);
+}
+
+/* "OpenCL 1.2 …" → 102 */
+static int version_of(cl_device_id id)
+{
+    char text[64];
+    int major = 0, minor = 0;
+    text_of(id, CL_DEVICE_VERSION, text, sizeof text);
+    return sscanf(text, "OpenCL %d.%d", &major, &minor) == 2 ? 100 * major + minor : 0;
+}
+
+neb_status neb__ocl_probe(int index, const struct neb_device_host *host, struct neb_device_info *out)
+{
+    cl_platform_id platform;
+    cl_device_id id;
+    char name[96], on[64] = "";
+    cl_ulong bytes = 0;
+    if (index < 0) return NEB_ERR_INVALID;
+    NEB_TRY(find(index, host, &platform, &id));
+    memset(out, 0, sizeof *out);
+    text_of(id, CL_DEVICE_NAME, name, sizeof name);
+    clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof on - 1, on, NULL);
+    clGetDeviceInfo(id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
+    snprintf(out->description, sizeof out->description, "%.70s (%.40s)", name, on);
+    out->memory_total = (int64_t)bytes;
+    out->asynchronous = 1;
+    return NEB_OK;
+}
+
+/* A kind of device asks for its cut of the kernels. The environment may choose the other one: a test of the GPU's cut
+ * needs no GPU. */
+static void cut_kernels(struct neb_ocl *dev, cl_device_type type)
+{
+    const char *wanted = getenv("NEBULA_OPENCL_KERNELS");
+    dev->cpu = (type & CL_DEVICE_TYPE_CPU) && !(type & CL_DEVICE_TYPE_GPU);
+    if (wanted && !strcmp(wanted, "cpu")) dev->cpu = true;
+    if (wanted && !strcmp(wanted, "gpu")) dev->cpu = false;
+    dev->cut =
+        dev->cpu
+            ? (struct neb_ocl_cut){.vw = 8, .wg = 1, .span = 4096, .cols = 64, .aw = 1, .embed_block = 256}
+            : (struct neb_ocl_cut){.vw = 1, .wg = 128, .span = 1, .cols = 1, .aw = 64, .embed_block = 1024};
+}
+
+neb_status neb__ocl_choose(struct neb_ocl *dev)
+{
+    cl_device_type type = 0;
+    cl_bool compiler = CL_FALSE, available = CL_FALSE;
+    size_t group = 0;
+    cl_ulong local = 0;
+    NEB_TRY(find(dev->config.index, &dev->host, &dev->platform, &dev->id));
+    text_of(dev->id, CL_DEVICE_NAME, dev->name, sizeof dev->name);
+    text_of(dev->id, CL_DRIVER_VERSION, dev->driver, sizeof dev->driver);
+    text_of(dev->id, CL_DEVICE_VERSION, dev->version, sizeof dev->version);
+    clGetPlatformInfo(dev->platform, CL_PLATFORM_NAME, sizeof dev->platform_name - 1, dev->platform_name,
+                      NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_COMPILER_AVAILABLE, sizeof compiler, &compiler, NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_AVAILABLE, sizeof available, &available, NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof dev->units, &dev->units, NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof dev->memory_total, &dev->memory_total, NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof dev->largest, &dev->largest, NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof group, &group, NULL);
+    clGetDeviceInfo(dev->id, CL_DEVICE_LOCAL_MEM_SIZE, sizeof local, &local, NULL);
+    if (!available || !compiler)
+        return neb__ocl_fail(dev, NEB_ERR_UNSUPPORTED, "opencl %d: %s %s", dev->config.index, dev->name,
+                             available ? "has no compiler for OpenCL C" : "is not available now");
+    if (version_of(dev->id) < 102)
+        return neb__ocl_fail(dev, NEB_ERR_UNSUPPORTED, "opencl %d: %s has %s; OpenCL 1.2 is needed",
+                             dev->config.index, dev->name, dev->version);
+    cut_kernels(dev, type);
+    if (!dev->cpu && (group < 256 || local < 32768))
+        return neb__ocl_fail(
+            dev, NEB_ERR_UNSUPPORTED,
+            "opencl %d: %s has groups of %zu work-items and %llu bytes of local memory; 256 and 32768 "
+            "are needed",
+            dev->config.index, dev->name, group, (unsigned long long)local);
+    return NEB_OK;
+}
