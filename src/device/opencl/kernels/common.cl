@@ -150,7 +150,8 @@ inline vf lanes_below(long i, long n)
 /* The values of this work-item in a row of n that WG work-items share. */
 #define ROW(i, n) for (long i = (long)get_local_id(0) * VW; i < (n); i += WG * VW)
 
-/* ---- sums over the work-items of a group, in a fixed order ---- */
+/* ---- sums over the work-items of a group, in a fixed order. They have barriers, so kernels call them outside of all
+ * conditions: not every compiler is right about a barrier in a branch, even if all work-items take it. ---- */
 
 #if WG == 1
 #define GROUP_MEMORY

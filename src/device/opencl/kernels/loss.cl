@@ -18,12 +18,7 @@ ROW_KERNEL void xent(ARG(T, logits), ARG(const int, target), ARG(const float, we
     const int l = get_local_id(0);
     global T *x = AT(logits) + r * ld;
     const long goal = has & X_TARGET ? AT(target)[r] : -1;
-    if ((has & X_TARGET) && (goal < 0 || goal >= n)) {
-        if (has & X_GRAD)
-            ROW(i, n) stt(x, i, n, (vf)(0.0f));
-        if (l == 0) AT(part)[r] = 0.0f, AT(marks)[r] = 0;
-        return;
-    }
+    const bool off = (has & X_TARGET) && (goal < 0 || goal >= n); /* the row does not count */
     const float w = loss_factor(AT(weight), has & X_WEIGHT, scale, AT(ctl), r);
     const bool has_ce = (has & X_TARGET) && ce != 0.0f, has_kd = has & X_KD;
     const float inv_t = has_kd ? 1.0f / temperature : 1.0f;
@@ -34,7 +29,7 @@ ROW_KERNEL void xent(ARG(T, logits), ARG(const int, target), ARG(const float, we
         top = fmax(top, HMAX(lanes_below(i, n) > 0.0f ? v : (vf)(-INFINITY)));
     }
     top = group_max(top);
-    const float goal_x = goal >= 0 ? LD1(x, goal) : 0.0f;
+    const float goal_x = goal >= 0 && !off ? LD1(x, goal) : 0.0f;
     vf s1 = (vf)(0.0f), st = (vf)(0.0f), sx = (vf)(0.0f);
     ROW(i, n)
     {
@@ -44,57 +39,54 @@ ROW_KERNEL void xent(ARG(T, logits), ARG(const int, target), ARG(const float, we
         sx += v;
     }
     const float sum1 = group_sum(HSUM(s1)), sum_x = group_sum(HSUM(sx));
-    const float sum_t = has_kd ? group_sum(HSUM(st)) : 1.0f;
+    const float all_t = group_sum(HSUM(st)), sum_t = has_kd ? all_t : 1.0f;
     float loss = 0.0f;
     if (has_ce) loss = ce * (log(sum1) + (top - (1.0f - smoothing) * goal_x - smoothing * (sum_x / (float)n)));
 
     const long k = has & X_IDS ? teacher_k : n;
     const global int *id = AT(ids) + r * k;
     const global float *t = AT(teacher) + r * k;
-    float t_top = -INFINITY, t_sum = 0.0f;
-    if (has_kd) {
-        for (long j = l; j < k; j += WG)
-            if (!(has & X_IDS) || (id[j] >= 0 && id[j] < n)) t_top = fmax(t_top, t[j]);
-        t_top = group_max(t_top);
-        for (long j = l; j < k; j += WG)
-            if (!(has & X_IDS) || (id[j] >= 0 && id[j] < n)) t_sum += exp((t[j] - t_top) * inv_t);
-        t_sum = group_sum(t_sum);
-        float kl = 0.0f;
-        const float log_sum = log(t_sum), lse_t = log(sum_t);
-        /* x counts from the largest logit, so that no large numbers cancel */
-        for (long j = l; j < k; j += WG)
-            if (!(has & X_IDS) || (id[j] >= 0 && id[j] < n)) {
-                float log_q = (t[j] - t_top) * inv_t - log_sum, q = exp(log_q);
-                if (q > 0.0f) kl += q * (log_q - (LD1(x, has & X_IDS ? id[j] : j) - top) * inv_t + lse_t);
-            }
-        kl = group_sum(kl);
-        if (t_sum > 0.0f) loss += kd * temperature * temperature * kl;
-    }
+    const long given = has_kd ? k : 0; /* without a teacher the loops below are empty */
+    float t_top = -INFINITY, t_sum = 0.0f, kl = 0.0f;
+    for (long j = l; j < given; j += WG)
+        if (!(has & X_IDS) || (id[j] >= 0 && id[j] < n)) t_top = fmax(t_top, t[j]);
+    t_top = group_max(t_top);
+    for (long j = l; j < given; j += WG)
+        if (!(has & X_IDS) || (id[j] >= 0 && id[j] < n)) t_sum += exp((t[j] - t_top) * inv_t);
+    t_sum = group_sum(t_sum);
+    const float log_sum = log(t_sum), lse_t = log(sum_t);
+    for (long j = l; j < given; j += WG) /* x counts from the largest logit, so that no large numbers cancel */
+        if (!(has & X_IDS) || (id[j] >= 0 && id[j] < n)) {
+            float log_q = (t[j] - t_top) * inv_t - log_sum, q = exp(log_q);
+            if (q > 0.0f) kl += q * (log_q - (LD1(x, has & X_IDS ? id[j] : j) - top) * inv_t + lse_t);
+        }
+    kl = group_sum(kl);
+    if (t_sum > 0.0f) loss += kd * temperature * temperature * kl;
     if (l == 0) {
         const bool counts = !(has & X_WEIGHT) || AT(weight)[r] > 0.0f;
-        AT(part)[r] = w * loss;
-        AT(marks)[r] = (counts ? 2u : 0u) | (counts && goal >= 0 && goal_x >= top ? 1u : 0u);
+        AT(part)[r] = off ? 0.0f : w * loss;
+        AT(marks)[r] = off ? 0u : (counts ? 2u : 0u) | (counts && goal >= 0 && goal_x >= top ? 1u : 0u);
     }
-    if (!(has & X_GRAD)) return;
     GROUP_SYNC /* all have read what is overwritten now */
     const float ce_w = has_ce ? w * ce : 0.0f, kd_w = has_kd && t_sum > 0.0f ? w * kd * temperature : 0.0f;
     const float a = ce_w / sum1, b = kd_w / sum_t, c = ce_w * smoothing / (float)n;
-    ROW(i, n)
+    const bool grad = has & X_GRAD;
+    ROW(i, grad ? n : 0)
     {
         vf v = ldt(x, i, n) - top, g = vexp(v) * a - c;
         if (kd_w != 0.0f) {
             g += vexp(v * inv_t) * b;
             if (!(has & X_IDS)) g -= vexp((ldf(t, i, n) - t_top) * inv_t) * (kd_w / t_sum);
         }
-        stt(x, i, n, g);
+        stt(x, i, n, off ? (vf)(0.0f) : g);
     }
     GROUP_SYNC
-    if (l != 0) return;
-    if (has_ce) ST1(x, goal, LD1(x, goal) - ce_w * (1.0f - smoothing));
-    if (kd_w != 0.0f && (has & X_IDS))
-        for (long j = 0; j < k; j++)
+    if (l == 0 && grad && !off) {
+        if (has_ce) ST1(x, goal, LD1(x, goal) - ce_w * (1.0f - smoothing));
+        for (long j = 0; kd_w != 0.0f && (has & X_IDS) && j < k; j++)
             if (id[j] >= 0 && id[j] < n)
                 ST1(x, id[j], LD1(x, id[j]) - kd_w * (exp((t[j] - t_top) * inv_t) / t_sum));
+    }
 }
 
 kernel void bce(ARG(const T, x), ARG(const int, target), ARG(const float, weight), ARG(T, dx), ARG(const uint, ctl),
@@ -181,9 +173,10 @@ ROW_KERNEL void loss_sum(ARG(const float, part), ARG(const uint, marks), ARG(flo
     }
     const float sum = group_sum(exact_value(e));
     for (int i = 0; i < 4; i++) n[i] = group_sum(n[i]);
-    if (get_local_id(0) != 0) return;
-    global float *c = AT(ctl);
-    c[CTL_LOSS + slot] += sum;
-    for (int i = 0; i < 4; i++) c[CTL_COUNTS + i] += n[i];
-    if (!isfinite(sum)) ((global uint *)c)[CTL_NONFINITE] = 1u;
+    if (get_local_id(0) == 0) {
+        global float *c = AT(ctl);
+        c[CTL_LOSS + slot] += sum;
+        for (int i = 0; i < 4; i++) c[CTL_COUNTS + i] += n[i];
+        if (!isfinite(sum)) ((global uint *)c)[CTL_NONFINITE] = 1u;
+    }
 }

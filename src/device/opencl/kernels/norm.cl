@@ -19,13 +19,10 @@ ROW_KERNEL void norm(ARG(const T, x), ARG(const T, residual), ARG(const float, g
         }
         in = sum; /* each work-item reads below what it wrote itself */
     }
-    if (!(has & 2)) return;
-    float m = 0.0f;
-    if (layer) {
-        vf sum = (vf)(0.0f);
-        ROW(i, d) sum += ldt(in, i, d);
-        m = group_sum(HSUM(sum)) / (float)d;
-    }
+    vf sum_x = (vf)(0.0f);
+    if (layer)
+        ROW(i, d) sum_x += ldt(in, i, d);
+    const float m = group_sum(HSUM(sum_x)) / (float)d;
     vf sq = (vf)(0.0f);
     ROW(i, d)
     {
@@ -33,6 +30,7 @@ ROW_KERNEL void norm(ARG(const T, x), ARG(const T, residual), ARG(const float, g
         sq += v * v;
     }
     const float k = 1.0f / sqrt(group_sum(HSUM(sq)) / (float)d + eps);
+    if (!(has & 2)) return;
     if (get_local_id(0) == 0) {
         if (has & 8) AT(mean)[r] = m;
         AT(rstd)[r] = k;
@@ -54,9 +52,9 @@ ROW_KERNEL void norm_bwd(ARG(const T, s), ARG(const T, dy), ARG(const T, ds_in),
 {
     GROUP_MEMORY
     const long r = get_group_id(0), at = r * d;
-    float m = 0.0f, k = 0.0f, mean_g = 0.0f, mean_gx = 0.0f;
+    float m = 0.0f, k = 0.0f;
+    vf sum_g = (vf)(0.0f), sum_gx = (vf)(0.0f);
     if (has & 1) {
-        vf sum_g = (vf)(0.0f), sum_gx = (vf)(0.0f);
         m = layer ? AT(mean)[r] : 0.0f;
         k = AT(rstd)[r];
         ROW(i, d)
@@ -65,9 +63,9 @@ ROW_KERNEL void norm_bwd(ARG(const T, s), ARG(const T, dy), ARG(const T, ds_in),
             sum_g += g;
             sum_gx += g * ((ldt(AT(s) + at, i, d) - m) * k);
         }
-        mean_g = layer ? group_sum(HSUM(sum_g)) / (float)d : 0.0f;
-        mean_gx = group_sum(HSUM(sum_gx)) / (float)d;
     }
+    const float all_g = group_sum(HSUM(sum_g)) / (float)d, mean_g = layer ? all_g : 0.0f;
+    const float mean_gx = group_sum(HSUM(sum_gx)) / (float)d;
     const uint who = threshold ? AT(sample)[r] : 0, where = threshold ? (uint)AT(position)[r] : 0;
     ROW(i, d)
     {

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Compares the speed of two devices on one model: nebula-i bench engine --serve runs once for each, and the two take
+turns, so that a busy machine slows both. Prints the median of the steps' ratios.
+
+    bench/vs_device.py build/release/nebula-i mlm-mini opencl cpu
+    bench/vs_device.py bin/nebula-i mlm-base opencl cuda --steps 10 --turns 5
+"""
+import argparse
+import statistics
+import subprocess
+import sys
+
+
+def start(program, shape, device):
+    p = subprocess.Popen([program, "bench", "engine", "--serve", "--shape", shape, "--device", device, "--dtype", "f32"],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if p.stdout.readline().strip() != "ready":
+        sys.exit(f"{device}: did not start")
+    return p
+
+
+def steps(p, n):
+    p.stdin.write(f"step {n}\n")
+    p.stdin.flush()
+    seconds, loss = p.stdout.readline().split()
+    return float(seconds), float(loss)
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("program")
+    a.add_argument("shape")
+    a.add_argument("device")
+    a.add_argument("base")
+    a.add_argument("--steps", type=int, default=2)
+    a.add_argument("--turns", type=int, default=7)
+    o = a.parse_args()
+    run = [start(o.program, o.shape, o.device), start(o.program, o.shape, o.base)]
+    for p in run:
+        steps(p, 3)  # plans, compiles, records
+    times = [[], []]
+    for _ in range(o.turns):
+        for i, p in enumerate(run):
+            times[i].append(steps(p, o.steps)[0])
+    for p in run:
+        p.stdin.close()
+        p.wait()
+    ratio = statistics.median(b / d for d, b in zip(*times))
+    print(f"{o.shape}: {o.device} {statistics.median(times[0]) * 1e3:.2f} ms, {o.base} {statistics.median(times[1]) * 1e3:.2f} ms, "
+          f"speed {ratio:.3f} of {o.base}")
+
+
+main()

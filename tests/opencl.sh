@@ -1,0 +1,104 @@
+#!/bin/sh
+# The OpenCL device: the conformance suite in f32, parts of it in bf16 and with the kernels' cut for GPUs; a cache that lies;
+# a number that does not exist; a run of a CPU site and an OpenCL site, killed and back. Without the plug-in or a driver (pocl)
+# it prints one line about what was skipped. Compiled kernels stay in the build folder, so only the first run compiles.
+set -eu
+nebula=$1
+build=$(cd "$(dirname "$nebula")" && pwd)
+top=$(cd "$(dirname "$0")/.." && pwd)
+if [ ! -f "$build/libnebula-i-opencl.so" ]; then
+    echo "opencl: skipped, OpenCL was not found and the plug-in is not built (Debian: apt install ocl-icd-opencl-dev pocl-opencl-icd)"
+    exit 0
+fi
+export XDG_CACHE_HOME="$build/opencl-cache"
+export POCL_CACHE_DIR="$XDG_CACHE_HOME/pocl"
+mkdir -p "$XDG_CACHE_HOME" "$POCL_CACHE_DIR"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; [ ! -f log ] || tail -n 40 log >&2; exit 1; }
+
+line=$("$nebula" device list | grep '^opencl' | head -n 1)
+case $line in
+*"no OpenCL driver"* | *"offer no device"*)
+    echo "skipped: the conformance suite on OpenCL ($line)"
+    exit 0
+    ;;
+"opencl:0 "*) ;;
+*) fail "the plug-in does not load: $line" ;;
+esac
+
+check() { "$nebula" device test --device opencl "$@" > log 2>&1 || fail "device test --device opencl $*"; grep -q " 0 failures" log; }
+check
+for only in gemm linear_bwd linear_xent norm_residual attn; do check --dtype bf16 --only $only; done
+for only in gemm_deep norm_residual xent embed; do NEBULA_OPENCL_KERNELS=gpu check --only $only; done
+
+# A number behind the name chooses the device.
+"$nebula" device test --device opencl:0 --only clip > log 2>&1 || fail "opencl:0"
+if "$nebula" device info --device opencl:99 > log 2>&1; then fail "device 99 was opened"; fi
+grep -q "device 99 does not exist; this machine has 0 to" log || fail "no message about device 99"
+if "$nebula" device info --device opencl:x > log 2>&1; then fail "device x was opened"; fi
+grep -q "'opencl:x' is not a device; use NAME or NAME:NUMBER" log || fail "no message about device x"
+
+# A cache file that is damaged, cut short, another's name or writable by others is not used, and a good one takes its place.
+export XDG_CACHE_HOME="$dir/cache"
+mkdir cache
+check --only axpby
+files=$(ls cache/nebula-i/opencl | wc -l)
+[ "$files" -ge 1 ] || fail "nothing was cached"
+[ "$(stat -c %a cache/nebula-i/opencl)" = 700 ] || fail "the cache's folder is open to others"
+for f in cache/nebula-i/opencl/*; do
+    [ "$(stat -c %a "$f")" = 600 ] || fail "a cache file is open to others"
+    cp "$f" good
+    printf 'lies' | dd of="$f" bs=1 seek=100 conv=notrunc 2> /dev/null
+    check --only axpby
+    cmp -s "$f" good || fail "the damaged file was kept"
+    head -c 60 good > "$f"
+    check --only axpby
+    [ "$(stat -c %s "$f")" = "$(stat -c %s good)" ] || fail "the short file was kept"
+    break
+done
+chmod 777 cache/nebula-i/opencl
+check --only axpby
+"$nebula" device test --device opencl --only axpby 2>&1 | grep -q "not a folder that only this user can write" ||
+    fail "a folder that everybody can write was trusted"
+export XDG_CACHE_HOME="$build/opencl-cache"
+
+# Two kinds of hardware train one model. The second site is killed on the way and comes back.
+cat "$top/LICENSE" "$top/README.md" > text
+cat > job.yaml <<'YAML'
+name: kinds
+task: causal
+tokenizer: {type: bpe, vocab: 400, lines: 1000}
+model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
+train: {steps: 100000, minutes: 2, tokens: 128, max_len: 32, lr: 2e-3, log_every: 1000, save_every: 20}
+wan: {interval: 10, fragments: 1, rung: int4, tokens: 60000, round_seconds: 1}
+sites:
+  - name: a
+  - name: b
+    train: {device: "opencl:0"}
+data:
+  - file: text
+YAML
+"$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 &
+lab=$!
+n=0
+until ls out/b/checkpoints/* > /dev/null 2>&1; do # it has trained and saved
+    n=$((n + 1))
+    [ $n -lt 600 ] || fail "site b never saved"
+    kill -0 $lab 2> /dev/null || break
+    sleep 0.1
+done
+kill -9 $lab 2> /dev/null || true
+wait $lab 2> /dev/null || true
+n=0
+while "$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1; status=$?; [ $status = 8 ]; do # its sites end by themselves
+    n=$((n + 1))
+    [ $n -lt 100 ] || fail "the killed run's sites are still at work"
+    sleep 0.2
+done
+[ $status = 0 ] || fail "the run did not go on after the kill"
+root() { sed -n "s/^$1 .*state root \([0-9a-f]*\),.*/\1/p" log; }
+[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
+cmp -s out/a/model.safetensors out/b/model.safetensors || fail "the models differ"
+echo "opencl: $line"
