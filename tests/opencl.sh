@@ -34,7 +34,7 @@ for only in gemm linear_bwd linear_xent norm_residual attn; do check --dtype bf1
 for only in gemm_deep norm_residual xent embed; do NEBULA_OPENCL_KERNELS=gpu check --only $only; done
 
 # A number behind the name chooses the device.
-"$nebula" device test --device opencl:0 --only clip > log 2>&1 || fail "opencl:0"
+"$nebula" device test --device opencl:0 --only axpby > log 2>&1 || fail "opencl:0"
 if "$nebula" device info --device opencl:99 > log 2>&1; then fail "device 99 was opened"; fi
 grep -q "device 99 does not exist; this machine has 0 to" log || fail "no message about device 99"
 if "$nebula" device info --device opencl:x > log 2>&1; then fail "device x was opened"; fi
