@@ -6,7 +6,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure -j $(TEST_JOBS)
 
-.PHONY: all setup build demo test bench fuzz soak science dist deb deb-test wheel dist-twice screenshots watch-bars format clean
+.PHONY: all setup build demo test bench fuzz soak oclgrind science dist deb deb-test wheel dist-twice screenshots watch-bars format clean
 all: build
 
 setup:
@@ -53,6 +53,10 @@ fuzz: setup
 SOAK_SECONDS ?= 600
 soak: build
 	@for s in tests/soak/*.sh; do echo "== $$s"; $$s $(BUILD)/release/nebula-i $(SOAK_SECONDS) || exit 1; done
+
+# The OpenCL kernels on a simulator that finds races and bad accesses; minutes.
+oclgrind: build
+	@tests/oclgrind.sh $(BUILD)/release/nebula-i
 
 # The measurements on real text (which is no part of the project), each one command: this lists them.
 science:

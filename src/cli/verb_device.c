@@ -10,6 +10,7 @@
 struct options {
     char *device, *dtype, *isa, *only;
     int64_t threads, seed;
+    bool tiny;
 };
 
 static const struct neb_opt table[] = {
@@ -21,6 +22,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "cpu: threads; 0: one per core",
             NEB_OPT_RANGE(0, 1024)),
     NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "test: only the cases of this name"),
+    NEB_OPT(struct options, tiny, NEB_OPT_BOOL, "no", NULL,
+            "test: small shapes and few cases, for a device that is simulated"),
     NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "test: of the random shapes and values"),
     NEB_OPT_END,
 };
@@ -97,7 +100,8 @@ static neb_status test(struct neb_call *c)
     struct neb_conform_result r;
     neb_device *d;
     NEB_TRY(open_device(o, &d));
-    neb_status status = neb__conform_run(d, o->only, (uint64_t)o->seed, stdout, &r);
+    neb_status status = o->tiny ? neb__conform_run_tiny(d, o->only, (uint64_t)o->seed, stdout, &r)
+                                : neb__conform_run(d, o->only, (uint64_t)o->seed, stdout, &r);
     neb_device_close(d);
     NEB_TRY(status);
     printf("%d cases, %d checks, %d failures", r.cases, r.checks, r.failures);

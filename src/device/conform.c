@@ -11,7 +11,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum { ARENA = 24 << 20, HOST = 4 << 20 /* doubles */, GUARD = 256 };
+enum { ARENA = 24 << 20, TINY_ARENA = 2 << 20, HOST = 4 << 20 /* doubles */, GUARD = 256 };
+enum { TINY_DIM = 20, TINY_LENGTH = 12, TINY_REPEAT = 2 };
 
 /* The error that rounding, a different order of summation and the fast versions of exp and erf may cause,
  * relative to the largest magnitude of a tensor. bf16 has 8 bits. */
@@ -48,7 +49,7 @@ double *neb__cf_doubles(struct neb_cf *c, int64_t n)
 
 static void *reserve(struct neb_cf *c, size_t bytes)
 {
-    if (c->used + bytes + 2 * GUARD > ARENA || c->n_blocks == NEB_CF_BLOCKS) {
+    if (c->used + bytes + 2 * GUARD > c->room || c->n_blocks == NEB_CF_BLOCKS) {
         fail(c, "the suite's device memory is too small for this case");
         c->used = 0;
         c->n_blocks = 0;
@@ -207,6 +208,7 @@ int64_t neb__cf_dim(struct neb_cf *c, int64_t max)
 {
     static const int64_t liked[] = {1,  2,  3,  7,  8,  15,  16,  17,  31,  32, 33,
                                     48, 63, 64, 65, 96, 127, 128, 130, 200, 257};
+    if (c->tiny && max > TINY_DIM) max = TINY_DIM;
     int64_t n = neb__cf_below(c, 3) ? liked[neb__cf_below(c, sizeof liked / sizeof *liked)]
                                     : 1 + neb__cf_below(c, 300);
     return n > max ? 1 + neb__cf_below(c, (int)max) : n;
@@ -248,6 +250,7 @@ double neb__cf_slope(double x, neb_act act)
 struct neb_cf_seqs neb__cf_seqs(struct neb_cf *c, int64_t sequences, int64_t longest, int64_t padding)
 {
     struct neb_cf_seqs s = {.sequences = sequences};
+    if (c->tiny && longest > TINY_LENGTH) longest = TINY_LENGTH;
     bool full = longest % 64 == 0; /* some devices treat sequences of whole tiles as a case of their own */
     s.starts = (int32_t *)neb__cf_doubles(c, sequences + 1);
     for (int64_t i = 0; i < sequences; i++) {
@@ -301,13 +304,13 @@ static void run_case(struct neb_cf *c, const struct neb_cf_case *test, int index
     c->n_blocks = 0;
     c->case_failed = false;
     c->result->cases++;
-    if (!neb__cf_ok(c, c->ops->fill(c->dev, c->arena, 0xff, ARENA))) return;
+    if (!neb__cf_ok(c, c->ops->fill(c->dev, c->arena, 0xff, c->room))) return;
     test->fn(c);
     if (!c->case_failed && c->n_blocks) check_guards(c);
 }
 
-neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t seed, FILE *report,
-                            struct neb_conform_result *out)
+static neb_status run(struct neb_device *d, const char *only, uint64_t seed, bool tiny, FILE *report,
+                      struct neb_conform_result *out)
 {
     static const struct neb_cf_case *const groups[] = {neb__cf_basic, neb__cf_rows, neb__cf_loss,
                                                        neb__cf_fused, neb__cf_pick, neb__cf_attn};
@@ -315,21 +318,22 @@ neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t see
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for the conformance suite");
     *out = (struct neb_conform_result){0};
     c->ops = d->ops, c->dev = d->ctx, c->type = d->config.compute, c->report = report, c->result = out;
-    c->mirror = neb__malloc(ARENA);
+    c->tiny = tiny, c->room = tiny ? TINY_ARENA : ARENA;
+    c->mirror = neb__malloc(c->room);
     c->host = NEB_NEW_ARRAY(double, HOST);
     neb_status status = NEB_OK;
     void *arena = NULL;
     if (!c->mirror || !c->host)
         status = neb__fail(NEB_ERR_NOMEM, "out of memory for the conformance suite");
     else
-        status = d->ops->alloc(d->ctx, ARENA, &arena);
+        status = d->ops->alloc(d->ctx, c->room, &arena);
     c->arena = arena;
     bool any = false;
     for (size_t g = 0; status == NEB_OK && g < sizeof groups / sizeof *groups; g++)
         for (const struct neb_cf_case *t = groups[g]; t->name; t++) {
             if (only && strcmp(only, t->name)) continue;
             any = true;
-            for (int i = 0; i < t->repeat; i++) run_case(c, t, i, seed);
+            for (int i = 0; i < t->repeat && !(tiny && i == TINY_REPEAT); i++) run_case(c, t, i, seed);
         }
     if (status == NEB_OK && !any)
         status = neb__fail(NEB_ERR_NOTFOUND, "the suite has no case named '%s'", only);
@@ -338,4 +342,16 @@ neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t see
     neb__free(c->host);
     neb__free(c);
     return status;
+}
+
+neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t seed, FILE *report,
+                            struct neb_conform_result *out)
+{
+    return run(d, only, seed, false, report, out);
+}
+
+neb_status neb__conform_run_tiny(struct neb_device *d, const char *only, uint64_t seed, FILE *report,
+                                 struct neb_conform_result *out)
+{
+    return run(d, only, seed, true, report, out);
 }

@@ -20,6 +20,10 @@ struct neb_conform_result {
 neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t seed, FILE *report,
                             struct neb_conform_result *out);
 
+/* The same with two cases a group and small shapes, for a device that is simulated. */
+neb_status neb__conform_run_tiny(struct neb_device *d, const char *only, uint64_t seed, FILE *report,
+                                 struct neb_conform_result *out);
+
 /* ---- for the groups ---- */
 
 enum { NEB_CF_BLOCKS = 96 };
@@ -40,7 +44,8 @@ struct neb_cf {
     char shape[160]; /* of the present case, for messages */
     uint8_t *arena;  /* device */
     uint8_t *mirror; /* host, the same size */
-    size_t used;
+    size_t used, room;
+    bool tiny; /* small shapes, few cases */
     struct neb_cf_block blocks[NEB_CF_BLOCKS];
     int n_blocks;
     double *host;

@@ -110,7 +110,9 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(log_every, NEB_OPT_INT, "20", "steps", "a line this often when the output is not a terminal",
           NEB_OPT_RANGE(1, 1e9)),
     TRAIN(device, NEB_OPT_TEXT, "cpu", NULL,
-          "cpu, auto (the GPU where there is one, else the CPU), or the name of a plug-in such as cuda"),
+          "cpu, auto (the GPU where there is one, else the CPU), or the name of a plug-in such as cuda or "
+          "opencl; "
+          "NAME:1 is the second device of that kind"),
     TRAIN(dtype, NEB_OPT_TEXT, "f32", NULL, "compute type; bf16 on a GPU", NEB_OPT_CHOICE("f32", "bf16")),
     TRAIN(threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores", NEB_OPT_RANGE(0, 1024)),
     TRAIN(memory, NEB_OPT_BYTES, "0", NULL,

@@ -1,5 +1,4 @@
-/* program.c: compiling kernels at first use. The sources in kernels/ are part of the plug-in (sources.c, which the build
- * makes). A module is compiled for a variant of its options; the result is kept in memory and on disk (cache.c). A cached
+/* program.c: compiling kernels at first use. The sources in kernels/ are part of the plug-in (sources.h). A module is compiled for a variant of its options; the result is kept in memory and on disk (cache.c). A cached
  * binary that the driver refuses is compiled again. */
 #include "opencl.h"
 #include "sources.h"
@@ -12,8 +11,8 @@ static neb_status options_of(const struct neb_ocl *dev, enum neb_ocl_module modu
                              char *out, size_t size)
 {
     const struct neb_ocl_cut *c = &dev->cut;
-    int n = snprintf(out, size, "-cl-std=CL1.2 -w -DVW=%d -DWG=%d -DSPAN=%d -DCOLS=%d -DBF16=%d", c->vw, c->wg,
-                     c->span, c->cols, (int)(variant & 1));
+    int n = snprintf(out, size, "-cl-std=CL1.2 -w -DVW=%d -DWG=%d -DSPAN=%d -DCOLS=%d -DBF16=%d", c->vw,
+                     c->wg, c->span, c->cols, (int)(variant & 1));
     if (module == NEB_OCL_ATTN) /* the head size, where the compiler wants to know it */
         snprintf(out + n, size - (size_t)n, " -DAW=%d -DHD=%d", c->aw, (int)(variant >> 1));
     if (module == NEB_OCL_GEMM) return neb__ocl_tile_options(dev, variant, out + n, size - (size_t)n);

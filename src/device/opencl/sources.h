@@ -1,5 +1,5 @@
-/* sources.h: the text of kernels/NAME.cl, in the order of enum neb_ocl_module; common.cl is the last. The build makes
- * sources.c from the files (cmake/opencl_sources.cmake). */
+/* sources.h: the text of kernels/NAME.cl, in the order of enum neb_ocl_module; common.cl is the last. The build puts
+ * it into a C file (cmake/opencl_sources.cmake). */
 #ifndef NEB_OCL_SOURCES_H
 #define NEB_OCL_SOURCES_H
 
