@@ -1,6 +1,6 @@
 #!/bin/sh
 # The OpenCL device on a machine with a GPU of NVIDIA: the conformance suite, the speed against the CUDA device in f32 without TF32,
-# and one run of a CPU site, a CUDA site and an OpenCL site, killed and back.
+# the losses against the CPU's, and one run of a CPU site, a CUDA site and an OpenCL site, killed and back.
 #
 #     bench/opencl_device.sh FOLDER [WHERE]     FOLDER: of `make dist`, or of a build with both plug-ins; WHERE: for the results
 set -u
@@ -33,6 +33,14 @@ for type in f32 bf16; do
 done
 echo "== speed on mlm-base, f32, against CUDA"
 python3 "$here/vs_device.py" "$nebula" mlm-base "$gpu" cuda --steps 5 --turns 5 | tee "$where/speed.txt"
+
+echo "== losses of mlm-mini, 200 steps, against the CPU"
+for device in "$gpu" cpu; do
+    "$nebula" bench engine --shape mlm-mini --dtype f32 --losses 200 --device "$device" > "$where/losses-${device%%:*}.txt"
+done
+awk 'NR == FNR { a[$1] = $2; next } $1 in a && $2 + 0 == $2 { d = a[$1] - $2; if (d < 0) d = -d; if (d > m) m = d; n++ }
+    END { printf "%d steps, largest difference %.2g (bar 1e-3)\n", n, m; exit !(n >= 200 && m <= 1e-3) }' \
+    "$where/losses-cpu.txt" "$where/losses-opencl.txt" | tee "$where/losses.txt" || bad=1
 
 echo "== three kinds in one run"
 cd "$where" || exit 1
