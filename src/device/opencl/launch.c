@@ -73,9 +73,18 @@ neb_status neb__ocl_enqueue(const struct neb_ocl_launch *l)
             return neb__ocl_fail(l->dev, NEB_ERR_DEVICE, "opencl %d: argument %d of %s: %s",
                                  l->dev->config.index, i, l->name, neb__ocl_error_name(e));
     }
-    cl_int e = clEnqueueNDRangeKernel(l->dev->queue, l->kernel, 3, NULL, l->global,
-                                      l->local_given ? l->local : NULL, 0, NULL, NULL);
-    return e == CL_SUCCESS ? NEB_OK : neb__ocl_error(l->dev, e, l->name);
+    /* Some GPUs count at most 65535 groups in the second dimension. Kernels with more rows than that take their row from
+     * the global id, so they run in slices. */
+    const size_t rows = l->global[1], wide = l->local_given ? l->local[1] : 1;
+    const size_t most = l->dev->cpu ? rows : 65535 * wide;
+    for (size_t first = 0; first < rows; first += most) {
+        const size_t offset[3] = {0, first, 0};
+        const size_t range[3] = {l->global[0], rows - first < most ? rows - first : most, l->global[2]};
+        cl_int e = clEnqueueNDRangeKernel(l->dev->queue, l->kernel, 3, first ? offset : NULL, range,
+                                          l->local_given ? l->local : NULL, 0, NULL, NULL);
+        if (e != CL_SUCCESS) return neb__ocl_error(l->dev, e, l->name);
+    }
+    return NEB_OK;
 }
 
 static neb_status go(struct neb_ocl_launch *l)

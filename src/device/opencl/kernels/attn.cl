@@ -14,7 +14,7 @@
 #define hd        HD
 #define TILES     local float tile_a[TILE * HD], tile_b[TILE * HD];
 /* Rows first … of n, whose distance is ld; zeros after the last. */
-inline void fill_tile(local float *tile, const global T *p, long ld, long first, long n)
+static inline void fill_tile(local float *tile, const global T *p, long ld, long first, long n)
 {
     for (int e = get_local_id(0); e < TILE * HD; e += AW) {
         const long r = first + e / HD;
@@ -55,7 +55,7 @@ inline void fill_tile(local float *tile, const global T *p, long ld, long first,
 #endif
 
 /* Rows first … first + VW - 1 of n, turned so that a lane is a row; rows after the last are 0. */
-inline void load_lanes(private float *to, const global T *p, long ld, long first, long n, float scale, int size)
+static inline void load_lanes(private float *to, const global T *p, long ld, long first, long n, float scale, int size)
 {
 #pragma unroll
     for (int j = 0; j < VW; j++)
@@ -63,7 +63,7 @@ inline void load_lanes(private float *to, const global T *p, long ld, long first
         for (int d = 0; d < size; d++)
             to[d * VW + j] = first + j < n ? scale * LD1(p, (first + j) * ld + d) : 0.0f;
 }
-inline void store_lanes(const private float *from, global T *p, long ld, long first, long n, int size)
+static inline void store_lanes(const private float *from, global T *p, long ld, long first, long n, int size)
 {
 #pragma unroll
     for (int j = 0; j < VW; j++)
@@ -71,13 +71,13 @@ inline void store_lanes(const private float *from, global T *p, long ld, long fi
 #pragma unroll
             for (int d = 0; d < size; d++) ST1(p, (first + j) * ld + d, from[d * VW + j]);
 }
-inline vf load_stat(const global float *p, long first, long n)
+static inline vf load_stat(const global float *p, long first, long n)
 {
     return ldf(p, first, n);
 }
 
 /* The factors of the keys 8 chunk … 8 chunk + 7 for VW queries. */
-inline void keep_keys(vf keep[8], uint high, int chunk, vi query, uint sample, uint step, uint seed, uint op,
+static inline void keep_keys(vf keep[8], uint high, int chunk, vi query, uint sample, uint step, uint seed, uint op,
                       uint threshold)
 {
     vu c0 = (vu)(high | (uint)chunk), c2 = (vu)(sample), c3 = (vu)(step);
@@ -346,7 +346,7 @@ ATTN_KERNEL void attn_dq(ARG(const T, q), ARG(const T, k), ARG(const T, v), ARG(
     store_lanes(acc, AT(out) + k0 * (want_k ? ldk : ldv) + head * hd, want_k ? ldk : ldv, mine, nk, hd);
 
 /* What query i0 + i adds, for every key of the lanes: p, dropped (dV), or p (dp, dropped, - delta) scale (dK). */
-inline vf dkv_term(int want_k, long i, long nq, long nk, vi place, vf s, vf p, const global float *ls,
+static inline vf dkv_term(int want_k, long i, long nq, long nk, vi place, vf s, vf p, const global float *ls,
                    const global float *de, int causal, float scale, uint high, long first_key, uint who, uint step,
                    uint seed, uint op, uint threshold)
 {

@@ -1,7 +1,7 @@
 /* attn_ref.cl: the primitives of the reference attention, over a matrix of scores in memory: one group a query. */
 
 /* Keys [*first, *first + count) of all k_rows that query r sees. */
-inline long visible(const global int *starts_q, const global int *starts_k, int sequences, long r, int causal, long *first,
+static inline long visible(const global int *starts_q, const global int *starts_k, int sequences, long r, int causal, long *first,
                     int *seq)
 {
     const int i = sequence_of(starts_q, sequences, r);

@@ -32,13 +32,13 @@ typedef uint8 vu;
 #define AS_VF(x) as_float8(x)
 #define AS_VU(x) as_uint8(x)
 #define TO_VF(x) convert_float8(x)
-inline float hsum8(float8 v)
+static inline float hsum8(float8 v)
 {
     float4 a = v.lo + v.hi;
     float2 b = a.lo + a.hi;
     return b.x + b.y;
 }
-inline float hmax8(float8 v)
+static inline float hmax8(float8 v)
 {
     float4 a = fmax(v.lo, v.hi);
     float2 b = fmax(a.lo, a.hi);
@@ -50,11 +50,11 @@ inline float hmax8(float8 v)
 
 /* ---- loads and stores: n is the first index that must not be touched; a load gives 0 there ---- */
 
-inline float from_bf16(ushort h)
+static inline float from_bf16(ushort h)
 {
     return as_float((uint)h << 16);
 }
-inline ushort to_bf16(float f)
+static inline ushort to_bf16(float f)
 {
     uint u = as_uint(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (ushort)(u >> 16 | 0x40u); /* a NaN stays one */
@@ -72,31 +72,31 @@ typedef float T;
 #endif
 
 #if VW == 1
-inline vf ldf(const global float *p, long i, long n)
+static inline vf ldf(const global float *p, long i, long n)
 {
     return i < n ? p[i] : 0.0f;
 }
-inline void stf(global float *p, long i, long n, vf v)
+static inline void stf(global float *p, long i, long n, vf v)
 {
     if (i < n) p[i] = v;
 }
-inline vf ldt(const global T *p, long i, long n)
+static inline vf ldt(const global T *p, long i, long n)
 {
     return i < n ? LD1(p, i) : 0.0f;
 }
-inline void stt(global T *p, long i, long n, vf v)
+static inline void stt(global T *p, long i, long n, vf v)
 {
     if (i < n) ST1(p, i, v);
 }
 #else
-inline vf ldf(const global float *p, long i, long n)
+static inline vf ldf(const global float *p, long i, long n)
 {
     if (i + 8 <= n) return vload8(0, p + i);
     float t[8];
     for (int j = 0; j < 8; j++) t[j] = i + j < n ? p[i + j] : 0.0f;
     return vload8(0, t);
 }
-inline void stf(global float *p, long i, long n, vf v)
+static inline void stf(global float *p, long i, long n, vf v)
 {
     if (i + 8 <= n) {
         vstore8(v, 0, p + i);
@@ -107,14 +107,14 @@ inline void stf(global float *p, long i, long n, vf v)
     for (int j = 0; j < 8 && i + j < n; j++) p[i + j] = t[j];
 }
 #if BF16
-inline vf ldt(const global T *p, long i, long n)
+static inline vf ldt(const global T *p, long i, long n)
 {
     if (i + 8 <= n) return as_float8(convert_uint8(vload8(0, p + i)) << 16);
     float t[8];
     for (int j = 0; j < 8; j++) t[j] = i + j < n ? from_bf16(p[i + j]) : 0.0f;
     return vload8(0, t);
 }
-inline void stt(global T *p, long i, long n, vf v)
+static inline void stt(global T *p, long i, long n, vf v)
 {
     vu u = as_uint8(v);
     vi nan = (u & 0x7fffffffu) > 0x7f800000u;
@@ -134,7 +134,7 @@ inline void stt(global T *p, long i, long n, vf v)
 #endif
 
 /* 1 in the lanes of i … that are below n, else 0 */
-inline vf lanes_below(long i, long n)
+static inline vf lanes_below(long i, long n)
 {
 #if VW == 1
     return i < n ? 1.0f : 0.0f;
@@ -163,7 +163,7 @@ inline vf lanes_below(long i, long n)
 #define GROUP_SYNC   barrier(CLK_GLOBAL_MEM_FENCE);
 #define group_sum(v) group_sum_in(v, group_memory)
 #define group_max(v) group_max_in(v, group_memory)
-inline float group_sum_in(float v, local float *tmp)
+static inline float group_sum_in(float v, local float *tmp)
 {
     const int l = get_local_id(0);
     tmp[l] = v;
@@ -176,7 +176,7 @@ inline float group_sum_in(float v, local float *tmp)
     barrier(CLK_LOCAL_MEM_FENCE);
     return v;
 }
-inline float group_max_in(float v, local float *tmp)
+static inline float group_max_in(float v, local float *tmp)
 {
     const int l = get_local_id(0);
     tmp[l] = v;
@@ -196,13 +196,13 @@ inline float group_max_in(float v, local float *tmp)
 struct exact {
     float sum, low;
 };
-inline void exact_add(struct exact *e, float v)
+static inline void exact_add(struct exact *e, float v)
 {
     float t = e->sum + v;
     e->low += fabs(e->sum) >= fabs(v) ? (e->sum - t) + v : (v - t) + e->sum;
     e->sum = t;
 }
-inline float exact_value(struct exact e)
+static inline float exact_value(struct exact e)
 {
     float v = e.sum + e.low;
     return isfinite(e.sum) ? v : e.sum;
@@ -210,7 +210,7 @@ inline float exact_value(struct exact e)
 
 /* ---- functions: the same polynomials as on the CPU device, so that the devices differ by roundings only ---- */
 
-inline vf vexp(vf x)
+static inline vf vexp(vf x)
 {
     const float magic = 12582912.0f;
     vf c = fmin((vf)(88.37626f), fmax((vf)(-87.33654f), x));
@@ -227,7 +227,7 @@ inline vf vexp(vf x)
     return x != x ? x : y; /* fmin and fmax lose a NaN */
 }
 
-inline vf vtanh(vf v)
+static inline vf vtanh(vf v)
 {
     vf x = fmin((vf)(7.90531110763549805f), fmax((vf)(-7.90531110763549805f), v)), s = x * x;
     vf p = (vf)(-2.76076847742355e-16f);
@@ -244,7 +244,7 @@ inline vf vtanh(vf v)
     return v != v ? v : x * p / q;
 }
 
-inline vf verf(vf v)
+static inline vf verf(vf v)
 {
     vf x = fmin((vf)(4.0f), fmax((vf)(-4.0f), v)), s = x * x;
     vf p = (vf)(-2.72614225801306e-10f);
@@ -262,7 +262,7 @@ inline vf verf(vf v)
     return v != v ? v : x * p / q;
 }
 
-inline vf vsigmoid(vf x)
+static inline vf vsigmoid(vf x)
 {
     return 1.0f / (1.0f + vexp(-x));
 }
@@ -272,7 +272,7 @@ enum { ACT_NONE, ACT_GELU, ACT_GELU_TANH, ACT_SILU, ACT_RELU, ACT_TANH };
 #define GELU_K  0.044715f
 #define RSQRT_2 0.7071067811865476f
 
-inline vf act_forward(vf x, int act)
+static inline vf act_forward(vf x, int act)
 {
     switch (act) {
     case ACT_GELU: return 0.5f * x * (1.0f + verf(x * RSQRT_2));
@@ -284,7 +284,7 @@ inline vf act_forward(vf x, int act)
     }
 }
 
-inline vf act_slope(vf x, int act)
+static inline vf act_slope(vf x, int act)
 {
     switch (act) {
     case ACT_GELU: return 0.5f * (1.0f + verf(x * RSQRT_2)) + x * (0.3989422804014327f * vexp(-0.5f * x * x));
@@ -307,7 +307,7 @@ inline vf act_slope(vf x, int act)
 
 /* ---- dropout: Philox4x32-10, nebula/device.h has the counters ---- */
 
-inline uint4 philox(uint c0, uint c1, uint c2, uint c3, uint k0, uint k1)
+static inline uint4 philox(uint c0, uint c1, uint c2, uint c3, uint k0, uint k1)
 {
     for (int round = 0; round < 10; round++) {
         uint h0 = mul_hi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
@@ -322,19 +322,19 @@ inline uint4 philox(uint c0, uint c1, uint c2, uint c3, uint k0, uint k1)
     return (uint4)(c0, c1, c2, c3);
 }
 
-inline uint lane_bits(uint4 w, int lane)
+static inline uint lane_bits(uint4 w, int lane)
 {
     uint word = lane < 4 ? (lane < 2 ? w.x : w.y) : (lane < 6 ? w.z : w.w);
     return word >> 16 * (lane & 1) & 0xffffu;
 }
 
-inline float keep_scale(uint threshold)
+static inline float keep_scale(uint threshold)
 {
     return 65536.0f / (float)(65536u - threshold);
 }
 
 /* The factors of the VW columns from `col` on: 0 where dropped. `high` is ORed to the counter's first word. */
-inline vf keep_columns(uint high, long col, uint position, uint sample, uint step, uint seed, uint op, uint threshold)
+static inline vf keep_columns(uint high, long col, uint position, uint sample, uint step, uint seed, uint op, uint threshold)
 {
     uint4 w = philox(high | (uint)(col / 8), position, sample, step, seed, op);
     float keep = keep_scale(threshold);
@@ -348,7 +348,7 @@ inline vf keep_columns(uint high, long col, uint position, uint sample, uint ste
 }
 
 /* The last i with starts[i] <= r, or -1 outside all `n` sequences; empty sequences are passed over. */
-inline int sequence_of(const global int *starts, int n, long r)
+static inline int sequence_of(const global int *starts, int n, long r)
 {
     if (n <= 0 || r < starts[0] || r >= starts[n]) return -1;
     int lo = 0, hi = n; /* starts[lo] <= r < starts[hi] */

@@ -60,7 +60,7 @@ kernel void pack(ARG(const T, src), ARG(float, dst), long rows, long k, long k_p
     ARG(T, c), ARG(const uchar, bias), ARG(T, pre), ARG(const T, x_pre), long m, long n, long ldc, float alpha, \
         float beta, int act, int slope, int has
 
-inline vf load_bias(const global uchar *raw, long col, long n, int is_bf16)
+static inline vf load_bias(const global uchar *raw, long col, long n, int is_bf16)
 {
 #if VW == 1
     return is_bf16 ? from_bf16(((const global ushort *)raw)[col]) : ((const global float *)raw)[col];

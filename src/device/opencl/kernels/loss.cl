@@ -1,7 +1,7 @@
 /* loss.cl: the losses. Every row leaves its loss and its marks (bit i: it counts in counts[i]); loss_sum adds them to the
  * control block in a fixed order. */
 
-inline float loss_factor(const global float *weight, int weighted, float scale, const global uint *ctl, long r)
+static inline float loss_factor(const global float *weight, int weighted, float scale, const global uint *ctl, long r)
 {
     return (weighted ? weight[r] : 1.0f) * scale * as_float(ctl[CTL_LOSS_SCALE]);
 }
