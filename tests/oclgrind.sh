@@ -14,7 +14,7 @@ cases=${*:-gemm gemm_deep gemm_poison copy2d axpby mul act bias_colsum swiglu dr
 bad=0
 for cut in gpu cpu; do
     for only in $cases; do
-        NEBULA_OPENCL_KERNELS=$cut oclgrind --data-races --max-errors 20 \
+        NEBULA_OPENCL_KERNELS=$cut oclgrind --data-races --local-mem-size 131072 --max-errors 20 \
             "$nebula" device test --device opencl --tiny --only "$only" > "$dir/log" 2>&1 || bad=1
         if grep -q " 0 failures" "$dir/log" && ! grep -qE "Invalid (read|write)|data race|FATAL|Work-item diverge" "$dir/log"; then
             echo "oclgrind, $cut, $only: $(tail -n 1 "$dir/log")"
