@@ -475,7 +475,8 @@ const char *neb__event_mood(const char *kind, const char *text)
                 {"refused", "slow"},  {"shorter", "slow"}, {"late", "slow"},    {"goodbye", "plain"},
                 {"answers", "good"},  {"named", "bad"},    {"evicted", "bad"},  {"forced", "bad"},
                 {"scaled", "slow"},   {"missed", "slow"},  {"admitted", "good"}};
-    (void)text;
+    if (!strcmp(kind, "dropped") && strstr(text, "last work"))
+        return "slow"; /* the end of a run is bounded: normal */
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!strcmp(kind, list[i].kind)) return list[i].mood;
     return "plain";

@@ -445,8 +445,8 @@ neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out)
     choose_unit(&f, true);
     NEB_TRY(begin(
         "Faults and recoveries",
-        "green: began, came back, link up; red: a site is lost, halted, work dropped; amber: waited for "
-        "the others, late; "
+        "green: began, came back, link up; red: a site is lost, halted, left out, named or removed; amber: "
+        "waited for the others, late, missed a round, scaled; "
         "grey: a change of leader or rung, a goodbye; shaded, here and above: a line was down",
         out));
     NEB_TRY(neb__buf_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\">\n", WIDTH, height));

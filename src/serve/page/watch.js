@@ -392,7 +392,7 @@ function ribbon(base) {
 }
 function timeline(base) {
   const rows = S.sites.map(s => ({ name: s.name, s, list: events.filter(e => e.site === s.name) })).filter(r => r.list.length || S.sites.length <= 8);
-  P.rows($("timeline"), { ...base, title: "Timeline", says: "green: began, came back; red: lost, halted, dropped; amber: waited, late; grey: leader, codec and other changes", rowHeight: 26, rows, series: S.sites.map(s => one(s).get("time/compute") || empty),
+  P.rows($("timeline"), { ...base, title: "Timeline", says: "green: began, came back, admitted; red: lost, halted, left out, named, removed; amber: waited, late, missed a round, scaled; grey: leader, codec and other changes", rowHeight: 26, rows, series: S.sites.map(s => one(s).get("time/compute") || empty),
     draw: (svg, r, y, px, f) => {
       const x = (one(r.s).get("time/compute") || empty).x, mid = y + 13;
       let from = null;
