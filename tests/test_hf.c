@@ -393,6 +393,73 @@ static void copy_recorded(const char *kind, const char *name, const char *folder
     neb__buf_free(&bytes);
 }
 
+/* ---- values of 16 bits -------------------------------------------------------------------------------------------- */
+
+/* Two bytes of every value stay: as bf16 the upper ones; as fp16 small whole numbers divided by 64. */
+static void write_halves(const char *kind, bool bf16, const char *to)
+{
+    struct neb_st *st;
+    char path[700];
+    snprintf(path, sizeof path, "%s/model.safetensors", recorded(kind));
+    assert_ok(neb__st_open(path, &st));
+    const int n = neb__st_count(st);
+    struct neb_st_tensor *list = calloc((size_t)n, sizeof *list);
+    assert_non_null(list);
+    for (int i = 0; i < n; i++) {
+        list[i] = *neb__st_at(st, i);
+        const size_t count = list[i].size / 4;
+        uint16_t *half = malloc(2 * count);
+        assert_non_null(half);
+        for (size_t k = 0; k < count; k++) {
+            memcpy(&half[k], (const uint8_t *)list[i].data + 4 * k + 2, 2);
+            if (!bf16)
+                half[k] =
+                    (uint16_t)((k % 7 ? 0x3C00 : 0x0003) + (k * 31 & 0x83FF)); /* 1 … 2, and subnormal ones */
+        }
+        list[i].type = bf16 ? NEB_ST_BF16 : NEB_ST_F16;
+        list[i].size /= 2;
+        list[i].data = half;
+    }
+    copy_recorded(kind, "config.json", to);
+    snprintf(path, sizeof path, "%s/model.safetensors", in(to));
+    assert_ok(neb__st_write(path, list, n, NULL, 0644));
+    for (int i = 0; i < n; i++) free((void *)(uintptr_t)list[i].data);
+    free(list);
+    neb__st_close(st);
+}
+
+/* Import keeps them, and so does a folder that is written while they are frozen. */
+static void values_of_16_bits_stay(void **state)
+{
+    (void)state;
+    neb_device *device;
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct neb_ready m;
+        struct neb_buf a, b;
+        char path[500];
+        write_halves("llama2", bf16, "halves");
+        assert_ok(neb__hf_import(in("halves"), in("kept")));
+        assert_ok(neb__ready_open(in("kept"), NULL, device, &m));
+        assert_ok(neb__folder_write(&m.folder, in("written"), m.model, NULL));
+        snprintf(path, sizeof path, "%s/model.safetensors", in("kept"));
+        read_all(path, &a);
+        struct neb_st *st;
+        assert_ok(neb__st_open(path, &st));
+        for (int i = 0; i < neb__st_count(st); i++)
+            assert_int_equal(neb__st_at(st, i)->type, bf16 ? NEB_ST_BF16 : NEB_ST_F16);
+        neb__st_close(st);
+        snprintf(path, sizeof path, "%s/model.safetensors", in("written"));
+        read_all(path, &b);
+        assert_int_equal(a.len, b.len);
+        assert_memory_equal(a.data, b.data, a.len);
+        neb__buf_free(&a);
+        neb__buf_free(&b);
+        neb__ready_close(&m);
+    }
+    neb_device_close(device);
+}
+
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 static void adapters_compute_as_in_peft(void **state)
@@ -646,6 +713,7 @@ int main(void)
         cmocka_unit_test(translations_are_those_of_transformers),
         cmocka_unit_test(translators_go_out_as_they_came),
         cmocka_unit_test(languages_are_asked_for),
+        cmocka_unit_test(values_of_16_bits_stay),
         cmocka_unit_test(adapters_compute_as_in_peft),
         cmocka_unit_test(wrong_adapters_are_answered),
         cmocka_unit_test(numbering_is_the_tokenizers),

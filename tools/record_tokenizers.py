@@ -179,6 +179,7 @@ def check(program, files):
         lines += some[:20000 // len(files)]
     rng.shuffle(lines)
     train, test = lines[:len(lines) // 2], lines[len(lines) // 2:]
+    check_marian(program, train, test)
     for name, (t, config) in kinds(train, 8000, False).items():
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "tokenizer.json")
@@ -190,6 +191,31 @@ def check(program, files):
         ours = [[int(i) for i in row.split()] for row in ours.split("\n")[:-1]]
         theirs = [e.ids for e in t.encode_batch(test, add_special_tokens=False)]
         print(f"{name}: {len(test)} lines, {sum(a != b for a, b in zip(ours, theirs)) + abs(len(ours) - len(test))} differ")
+
+
+def marian(train, folder):
+    """Marian's files: a model trained on half of the lines, and the pieces of another model in vocab.json as well."""
+    words = []
+    for name, lines in (("source", train[::2]), ("target", train[1::2])):
+        sentencepiece.SentencePieceTrainer.Train(sentence_iterator=iter(lines), model_prefix=os.path.join(folder, name), vocab_size=8000,
+                                                 model_type="unigram", minloglevel=2)
+        os.rename(os.path.join(folder, name + ".model"), os.path.join(folder, name + ".spm"))
+        sp = sentencepiece.SentencePieceProcessor(model_file=os.path.join(folder, name + ".spm"))
+        words += [sp.IdToPiece(i) for i in range(3, sp.GetPieceSize())]
+    vocab = {w: i for i, w in enumerate(["</s>", "<unk>"] + sorted(set(words)) + ["<pad>"])}
+    with open(os.path.join(folder, "vocab.json"), "w") as f:
+        json.dump(vocab, f)
+    sp = sentencepiece.SentencePieceProcessor(model_file=os.path.join(folder, "source.spm"))
+    return lambda line: [vocab.get(p, 1) for p in sp.encode(line, out_type=str)]
+
+
+def check_marian(program, train, test):
+    with tempfile.TemporaryDirectory() as folder:
+        cut = marian(train, folder)
+        ours = subprocess.run([program, "corpus", "encode", "--tokenizer", os.path.join(folder, "source.spm")],
+                              input="\n".join(test) + "\n", text=True, capture_output=True, check=True).stdout
+        ours = [[int(i) for i in row.split()] for row in ours.split("\n")[:-1]]
+        print(f"marian: {len(test)} lines, {sum(a != cut(b) for a, b in zip(ours, test)) + abs(len(ours) - len(test))} differ")
 
 
 if __name__ == "__main__":
