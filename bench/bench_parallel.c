@@ -1,6 +1,7 @@
 /* bench_parallel.c: layouts of two ranks, each with one thread, against one process with two.
  *
- * All arms train the same model on the same tokens, in as many micro-batches. The arms of a comparison take
+ * Ranks on GPUs share those of this machine, against one process on one of them. All arms train the same model on the same
+ * tokens, in as many micro-batches. The arms of a comparison take
  * turns, step by step, and the figure is the median of the ratios: the machine's speed changes, the ratio does
  * not. A pipeline idles for (p - 1) / (m + p - 1) of a step by its nature; its ratio is taken without that, and
  * the share that it really idled stands beside it.
@@ -22,14 +23,16 @@
 enum { MAX_TURNS = 64 };
 
 struct options {
-    char *out, *arm, *serve;
-    int64_t hidden, layers, heads, vocab, tokens, micro, turns;
+    char *out, *arm, *serve, *device, *dtype;
+    int64_t hidden, layers, heads, vocab, tokens, micro, length, turns, steps;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/parallel", "folder", "folder for the job and its text"),
     NEB_OPT(struct options, arm, NEB_OPT_TEXT, "", NULL,
-            "only this layout: data2, tensor2, pipeline2; state: what ranks hold with zero 1, 2, 3"),
+            "only this layout: data2, tensor2, pipeline2, zero1, zero2, zero3; state: what ranks hold with "
+            "zero 1, 2, "
+            "3"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "768", NULL, "width of the model; the default is gpt2-124m",
             NEB_OPT_RANGE(8, 65536)),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "12", NULL, "its layers", NEB_OPT_RANGE(2, 1024)),
@@ -38,8 +41,15 @@ static const struct neb_opt table[] = {
             NEB_OPT_RANGE(16, 1e6)),
     NEB_OPT(struct options, tokens, NEB_OPT_INT, "4096", NULL, "tokens of a step", NEB_OPT_RANGE(16, 1e8)),
     NEB_OPT(struct options, micro, NEB_OPT_INT, "8", NULL, "micro-batches of a step", NEB_OPT_RANGE(2, 1024)),
-    NEB_OPT(struct options, turns, NEB_OPT_INT, "5", NULL, "measured steps a layout",
+    NEB_OPT(struct options, length, NEB_OPT_INT, "0", NULL, "tokens of a sample; 0: a micro-batch is one",
+            NEB_OPT_RANGE(0, 1e8)),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL,
+            "where the ranks compute: cpu, or cuda, where they share the GPUs of this machine"),
+    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "what they compute in",
+            NEB_OPT_CHOICE("f32", "bf16")),
+    NEB_OPT(struct options, turns, NEB_OPT_INT, "5", NULL, "measured turns a layout",
             NEB_OPT_RANGE(1, MAX_TURNS)),
+    NEB_OPT(struct options, steps, NEB_OPT_INT, "1", NULL, "steps of a turn", NEB_OPT_RANGE(1, 1e6)),
     NEB_OPT(struct options, serve, NEB_OPT_TEXT, "", NULL,
             "be a process of this layout, and make a step for each line of the standard input"),
     NEB_OPT_END,
@@ -47,15 +57,25 @@ static const struct neb_opt table[] = {
 
 struct arm {
     const char *name, *layout;
-    double target;
+    double target; /* 0: none */
     int stages;
+    bool extra; /* on the CPU only when it is asked for */
 };
 
 static const struct arm arms[] = {
-    {"data2", "parallel.data=2 train.threads=1", 0.90, 1},
-    {"tensor2", "parallel.tensor=2 train.threads=1", 0.85, 1},
-    {"pipeline2", "parallel.pipeline=2 train.threads=1", 0.90, 2},
+    {"data2", "parallel.data=2 train.threads=1", 0.90, 1, false},
+    {"tensor2", "parallel.tensor=2 train.threads=1", 0.85, 1, false},
+    {"pipeline2", "parallel.pipeline=2 train.threads=1", 0.90, 2, false},
+    {"zero1", "parallel.data=2 parallel.zero=1 train.threads=1", 0, 1, true},
+    {"zero2", "parallel.data=2 parallel.zero=2 train.threads=1", 0, 1, true},
+    {"zero3", "parallel.data=2 parallel.zero=3 train.threads=1", 0, 1, true},
 };
+
+/* A recording is made at the third run of its shape. */
+static int64_t warm_steps(const struct options *o)
+{
+    return strcmp(o->device, "cpu") ? 4 : 1;
+}
 
 static neb_status measure(const struct options *o, const char *folder, struct neb_arm *one,
                           const struct arm *a, double *ratio, double *idle)
@@ -64,13 +84,13 @@ static neb_status measure(const struct options *o, const char *folder, struct ne
     struct neb_arm_step x, y;
     double ratios[MAX_TURNS], shares[MAX_TURNS];
     NEB_TRY(neb__arm_start(folder, a->layout, 2, &two));
-    neb_status status = neb__arm_step(&two, &y); /* plans and warms up */
+    neb_status status = neb__arm_step(&two, warm_steps(o), &y); /* plans, records and warms up */
     for (int i = 0; status == NEB_OK && i < o->turns; i++) {
-        status = neb__arm_step(one, &x);
-        if (status == NEB_OK) status = neb__arm_step(&two, &y);
+        status = neb__arm_step(one, o->steps, &x);
+        if (status == NEB_OK) status = neb__arm_step(&two, o->steps, &y);
         ratios[i] = x.seconds / y.seconds;
         shares[i] = y.idle;
-        fprintf(stderr, "%s: one process %.2f s, two ranks %.2f s, %.1f %% idle\n", a->name, x.seconds,
+        fprintf(stderr, "%s: one process %.4g s, two ranks %.4g s, %.1f %% idle\n", a->name, x.seconds,
                 y.seconds, 100 * y.idle);
     }
     neb__arm_stop(&two);
@@ -87,7 +107,7 @@ static neb_status report(struct neb_figures *f, const struct options *o, const c
     double ratio, idle, bubble = (double)(a->stages - 1) / (double)(o->micro + a->stages - 1);
     NEB_TRY(measure(o, folder, one, a, &ratio, &idle));
     snprintf(name, sizeof name, "ratio.%s", a->name);
-    neb__figures_add(f, name, ratio / (1 - bubble), "", NEB_AT_LEAST, a->target);
+    neb__figures_add(f, name, ratio / (1 - bubble), "", a->target > 0 ? NEB_AT_LEAST : NEB_REPORT, a->target);
     if (a->stages < 2) return NEB_OK;
     snprintf(name, sizeof name, "bubble.%s", a->name);
     neb__figures_add(f, name, idle - bubble, "", NEB_AT_MOST, 0.05);
@@ -100,11 +120,12 @@ static neb_status report(struct neb_figures *f, const struct options *o, const c
 
 enum { RANKS = 2 };
 
-/* Bytes a trained parameter, in fp32. */
-static double formula(int zero)
+/* Bytes a trained parameter. */
+static double formula(const struct options *o, int zero)
 {
     const double d = RANKS, of[] = {16, 8 + 8 / d, 4 + 12 / d, 16 / d};
-    return of[zero];
+    const double half[] = {18, 6 + 12 / d, 2 + 16 / d, 18 / d};
+    return strcmp(o->dtype, "bf16") ? of[zero] : half[zero];
 }
 
 static neb_status held(const char *folder, int zero, struct neb_arm_step *out)
@@ -113,21 +134,21 @@ static neb_status held(const char *folder, int zero, struct neb_arm_step *out)
     struct neb_arm arm;
     snprintf(layout, sizeof layout, "parallel.data=%d parallel.zero=%d train.threads=1", RANKS, zero);
     NEB_TRY(neb__arm_start(folder, layout, RANKS, &arm));
-    neb_status status = neb__arm_step(&arm, out);
+    neb_status status = neb__arm_step(&arm, 1, out);
     neb__arm_stop(&arm);
     return status;
 }
 
-static neb_status report_state(struct neb_figures *f, const char *folder)
+static neb_status report_state(const struct options *o, struct neb_figures *f, const char *folder)
 {
     struct neb_arm_step all, x;
     char name[64];
     NEB_TRY(held(folder, 0, &all));
-    neb__figures_add(f, "state.data2", all.state / (formula(0) * all.values), "", NEB_REPORT, 0);
+    neb__figures_add(f, "state.data2", all.state / (formula(o, 0) * all.values), "", NEB_REPORT, 0);
     for (int zero = 1; zero <= 3; zero++) {
         NEB_TRY(held(folder, zero, &x));
         snprintf(name, sizeof name, "state.zero%d", zero);
-        neb__figures_add(f, name, x.state / (formula(zero) * x.values), "", NEB_AT_MOST, 1.03);
+        neb__figures_add(f, name, x.state / (formula(o, zero) * x.values), "", NEB_AT_MOST, 1.03);
         snprintf(name, sizeof name, "runs.zero%d", zero);
         neb__figures_add(f, name, (x.runs - all.runs) / 1e6, "MB", NEB_REPORT, 0);
     }
@@ -139,9 +160,11 @@ static neb_status run_turns(const struct options *o, struct neb_figures *f, cons
     struct neb_arm one;
     struct neb_arm_step warm;
     NEB_TRY(neb__arm_start(folder, "train.threads=2", 1, &one));
-    neb_status status = neb__arm_step(&one, &warm);
+    neb_status status = neb__arm_step(&one, warm_steps(o), &warm);
+    const bool all = !o->arm, gpu = strcmp(o->device, "cpu") != 0;
     for (size_t i = 0; status == NEB_OK && i < sizeof arms / sizeof *arms; i++)
-        if (!o->arm || !strcmp(o->arm, arms[i].name)) status = report(f, o, folder, &one, &arms[i]);
+        if (all ? gpu || !arms[i].extra : !strcmp(o->arm, arms[i].name))
+            status = report(f, o, folder, &one, &arms[i]);
     neb__arm_stop(&one);
     return status;
 }
@@ -154,7 +177,9 @@ static neb_status run_arms(const struct options *o, struct neb_figures *f)
                               .vocab = o->vocab,
                               .tokens = o->tokens / o->micro,
                               .micro = o->micro,
-                              .max_len = o->tokens / o->micro};
+                              .max_len = o->length ? o->length : o->tokens / o->micro,
+                              .device = o->device,
+                              .dtype = o->dtype};
     const bool state = o->arm && !strcmp(o->arm, "state");
     char folder[PATH_MAX];
     NEB_TRY(neb__file_make_dir(o->out, 0755));
@@ -162,7 +187,7 @@ static neb_status run_arms(const struct options *o, struct neb_figures *f)
     job.folder = folder;
     NEB_TRY(neb__arm_job_make(&job));
     if (!state) NEB_TRY(run_turns(o, f, folder));
-    return state || !o->arm ? report_state(f, folder) : NEB_OK;
+    return state || !o->arm ? report_state(o, f, folder) : NEB_OK;
 }
 
 static bool known(const char *name)

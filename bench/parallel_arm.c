@@ -61,10 +61,11 @@ static neb_status write_job(const char *path, const struct neb_arm_job *j)
             "tokenizer: {file: %s/vocab.txt}\n"
             "model: {family: gpt2, hidden: %" PRId64 ", layers: %" PRId64 ", heads: %" PRId64
             ", max_positions: %" PRId64 "}\n"
-            "train: {steps: 1000, tokens: %" PRId64 ", micro: %" PRId64 ", max_len: %" PRId64 ", lr: 1e-4}\n"
+            "train: {steps: 1000000, tokens: %" PRId64 ", micro: %" PRId64 ", max_len: %" PRId64
+            ", lr: 1e-4, device: %s, dtype: %s}\n"
             "data: [{file: %s/text}]\n",
             j->folder, j->folder, j->folder, j->hidden, j->layers, j->heads, j->max_len, j->tokens, j->micro,
-            j->max_len, j->folder);
+            j->max_len, j->device, j->dtype, j->folder);
     return fclose(f) ? neb__fail(NEB_ERR_IO, "%s cannot be written: %s", path, strerror(errno)) : NEB_OK;
 }
 
@@ -116,16 +117,18 @@ static void close_server(struct server *s)
     neb__job_free(&s->job);
 }
 
-/* The mean over the ranks of the share in which they waited for other stages. */
-static neb_status step(struct server *s, struct neb_arm_step *out)
+/* Steps as a training makes them: the host does not wait for a device between them. idle: the mean over the ranks of
+ * the share in which they waited for other stages. */
+static neb_status make_steps(struct server *s, int64_t steps, struct neb_arm_step *out)
 {
     struct neb_work_step result;
     double all[2], idle[2];
     int64_t since = neb__now_ns();
     neb__work_stage_times(s->work, &all[0], &idle[0]);
-    NEB_TRY(neb__work_step(s->work, 1e-4f, &result));
+    for (int64_t i = 0; i < steps; i++) NEB_TRY(neb__work_step(s->work, 1e-4f, &result));
+    NEB_TRY(neb_device_sync(neb__work_device(s->work)));
     NEB_TRY(neb__group_barrier(s->ranks));
-    out->seconds = neb__seconds_since(since);
+    out->seconds = neb__seconds_since(since) / (double)steps;
     neb__work_stage_times(s->work, &all[1], &idle[1]);
     double share = all[1] > all[0] ? (idle[1] - idle[0]) / (all[1] - all[0]) : 0;
     NEB_TRY(neb__group_sum_doubles(s->ranks, &share, 1));
@@ -140,13 +143,13 @@ static neb_status step(struct server *s, struct neb_arm_step *out)
     return NEB_OK;
 }
 
-/* The first rank reads what to do. 0: the end. */
+/* The first rank reads how many steps to make. 0: the end. */
 static neb_status next_order(struct server *s, int64_t *go)
 {
     char line[16];
     if (!neb__group_rank(s->ranks)) {
         neb__group_busy(s->ranks, true);
-        *go = fgets(line, sizeof line, stdin) && !strcmp(line, "step\n");
+        *go = fgets(line, sizeof line, stdin) ? atoll(line) : 0;
         neb__group_busy(s->ranks, false);
     }
     return neb__group_broadcast(s->ranks, go, sizeof *go, 0);
@@ -161,8 +164,8 @@ static neb_status serve(struct server *s)
         struct neb_arm_step r;
         if (first) fflush(stdout);
         NEB_TRY(next_order(s, &go));
-        if (!go) return NEB_OK;
-        NEB_TRY(step(s, &r));
+        if (go < 1) return NEB_OK;
+        NEB_TRY(make_steps(s, go, &r));
         if (first) printf("%.9g %.9g %.12g %.12g %.12g\n", r.seconds, r.idle, r.state, r.runs, r.values);
     }
 }
@@ -252,10 +255,12 @@ void neb__arm_stop(struct neb_arm *a)
     *a = (struct neb_arm){0};
 }
 
-neb_status neb__arm_step(struct neb_arm *a, struct neb_arm_step *out)
+neb_status neb__arm_step(struct neb_arm *a, int64_t steps, struct neb_arm_step *out)
 {
     char line[128];
-    if (write(a->to, "step\n", 5) != 5) return neb__fail(NEB_ERR_PEER, "a layout takes no orders any more");
+    int length = snprintf(line, sizeof line, "%" PRId64 "\n", steps);
+    if (write(a->to, line, (size_t)length) != length)
+        return neb__fail(NEB_ERR_PEER, "a layout takes no orders any more");
     NEB_TRY(read_line(a, line, sizeof line));
     int n =
         sscanf(line, "%lf %lf %lf %lf %lf", &out->seconds, &out->idle, &out->state, &out->runs, &out->values);

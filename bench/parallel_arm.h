@@ -12,12 +12,13 @@
 struct neb_arm_job {
     const char *folder; /* an absolute path */
     int64_t hidden, layers, heads, vocab, tokens, micro, max_len;
+    const char *device, *dtype;
 };
 
 /* Writes FOLDER/job.yaml with its vocabulary and text, and tokenises it. */
 neb_status neb__arm_job_make(const struct neb_arm_job *j);
 
-/* What a step took: seconds; the share of its forwards and backwards in which stages of a pipeline waited for
+/* What a step took, the mean of those that were made together: seconds; the share of its forwards and backwards in which stages of a pipeline waited for
  * each other, the mean of all ranks. And what the rank holds that holds the most: bytes of state, and of memory
  * for its runs; values: of the trained parameters. */
 struct neb_arm_step {
@@ -33,9 +34,9 @@ struct neb_arm {
  * is no mpirun. A successful start owes a stop. */
 neb_status neb__arm_start(const char *folder, const char *layout, int ranks, struct neb_arm *out);
 void neb__arm_stop(struct neb_arm *a);
-neb_status neb__arm_step(struct neb_arm *a, struct neb_arm_step *out);
+neb_status neb__arm_step(struct neb_arm *a, int64_t steps, struct neb_arm_step *out);
 
-/* Such a process: makes a step for each line of the standard input. */
+/* Such a process: makes as many steps as each line of the standard input says. */
 int neb__arm_serve(const char *folder, const char *layout);
 
 #endif

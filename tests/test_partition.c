@@ -1,6 +1,7 @@
 /* test_partition.c: ranks that share out the state of a training. The bits are those of ranks that hold all of it, the memory
  * is what the layout promises, and a rank that fails inside a step does not leave the others waiting. */
 #include "check.h"
+#include "fake_gpu.h"
 #include "forked.h"
 #include "optim/optimizer.h"
 #include "tensor/matrices.h"
@@ -61,6 +62,10 @@ static neb_param *add(neb_params *ps, const char *name, int ndim, int64_t rows, 
 static struct neb_layout layout; /* of this process */
 static neb_optimizer_kind kind = NEB_ADAMW;
 
+/* Where the ranks compute, and how these devices exchange values. */
+enum { ON_CPU, BY_LIBRARY, THROUGH_HOST };
+static int where;
+
 static neb_status open_net(struct net *n, struct neb_group *g, int zero)
 {
     char name[64];
@@ -68,7 +73,12 @@ static neb_status open_net(struct net *n, struct neb_group *g, int zero)
     c.max_norm = 0.01f; /* clips */
     c.kind = kind;
     struct neb_device_config one = {.threads = 1};
+    static struct neb_device_ops fake;
     NEB_TRY(neb_device_open("cpu", &one, &n->dev));
+    if (where != ON_CPU) fake_gpu_wrap(n->dev, &fake);
+    fake_library.missing = where == THROUGH_HOST;
+    fake_library.device = neb__group_rank(g);
+    NEB_TRY(neb__group_attach(g, n->dev->ops, n->dev->ctx));
     NEB_TRY(neb_params_create(&n->ps));
     n->table = add(n->ps, "embed.weight", 2, WORDS, WIDE);
     for (int i = 0; i < LAYERS; i++) {
@@ -98,6 +108,7 @@ static void close_net(struct net *n)
     neb_optimizer_destroy(n->opt);
     neb_tape_destroy(n->tape);
     neb_params_destroy(n->ps);
+    neb__layout_detach(&layout);
     neb_device_close(n->dev);
 }
 
@@ -207,20 +218,48 @@ static void has_equal_bits_with_muon(void **state)
     kind = NEB_ADAMW;
 }
 
+static void is_close(const struct trial *a, const struct trial *b)
+{
+    double difference = 0, length = 0;
+    assert_int_equal(a->values, b->values);
+    for (int64_t i = 0; i < a->values; i++) {
+        double d = (double)a->result[i] - (double)b->result[i];
+        difference += d * d;
+        length += (double)a->result[i] * (double)a->result[i];
+    }
+    assert_true(sqrt(difference / length) < 1e-5);
+}
+
 /* Several micro-batches a rank are added up in another order. */
 static void stays_close(void **state)
 {
     (void)state;
     struct trial *data = trained(0, 4 * RANKS), *x = trained(3, 4 * RANKS);
-    double difference = 0, length = 0;
-    for (int64_t i = 0; i < data->values; i++) {
-        double d = (double)data->result[i] - (double)x->result[i];
-        difference += d * d;
-        length += (double)data->result[i] * (double)data->result[i];
-    }
-    assert_true(sqrt(difference / length) < 1e-5);
+    is_close(data, x);
     forked_free(data, ROOM);
     forked_free(x, ROOM);
+}
+
+/* Devices with memory of their own take the norm in their own way. */
+static void devices_learn_the_same(void **state)
+{
+    (void)state;
+    struct trial *cpu = trained(0, RANKS);
+    fake_gpu_prepare(RANKS, 4 << 20);
+    for (int zero = 0; zero <= 3; zero++) {
+        where = BY_LIBRARY;
+        struct trial *x = trained(zero, RANKS);
+        where = THROUGH_HOST;
+        struct trial *y = trained(zero, RANKS);
+        is_close(cpu, x);
+        is_close(cpu, y);
+        for (int i = 0; i < STEPS; i++) assert_true(fabsf(x->norm[i] / cpu->norm[i] - 1) < 1e-4f);
+        forked_free(x, ROOM);
+        forked_free(y, ROOM);
+    }
+    where = ON_CPU;
+    fake_gpu_end();
+    forked_free(cpu, ROOM);
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
@@ -269,14 +308,21 @@ static int fails_alone(struct neb_group *g, void *arg)
 static void ends_together(void **state)
 {
     (void)state;
-    for (int zero = 0; zero < 4; zero++) /* by the time limit it would hang */
+    fake_gpu_prepare(RANKS, 4 << 20);
+    for (int zero = 0; zero < 4; zero++) { /* by the time limit it would hang */
         assert_int_equal(forked_ranks(RANKS, 1e9, fails_alone, &zero), 0);
+        where = BY_LIBRARY;
+        assert_int_equal(forked_ranks(RANKS, 1e9, fails_alone, &zero), 0);
+        where = ON_CPU;
+    }
+    fake_gpu_end();
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_equal_bits), cmocka_unit_test(has_equal_bits_with_muon),
-        cmocka_unit_test(stays_close), cmocka_unit_test(holds_its_part), cmocka_unit_test(ends_together)};
+        cmocka_unit_test(stays_close),    cmocka_unit_test(devices_learn_the_same),
+        cmocka_unit_test(holds_its_part), cmocka_unit_test(ends_together)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

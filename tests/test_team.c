@@ -110,6 +110,18 @@ static void learns_the_same(const char *family, const char *options, const char 
     forked_free(shared, sizeof *shared);
 }
 
+/* Rows that are shared as well: the same sums, in another order. */
+static void shared_rows_learn_the_same(void **state)
+{
+    (void)state;
+    rig_sequence = true;
+    learns_the_same("gpt2", "dropout=0.1 attention_dropout=0.2", NULL);
+    learns_the_same("llama", "kv_heads=2 dropout=0.1", NULL);
+    learns_the_same("transformer", "dropout=0.1 label_smoothing=0.1", NULL);
+    learns_the_same("bert", "recompute=yes dropout=0.1", "method=lora,adapter,prefix lora_on=*");
+    rig_sequence = false;
+}
+
 static void all_families_learn_the_same(void **state)
 {
     (void)state;
@@ -258,7 +270,7 @@ static void members_exchange_the_same_rows(void **state)
     assert_ok(neb_device_open("cpu", &config, &d));
     for (int r = 0; r < 2; r++) {
         struct neb_ctl ctl = {.loss_scale = 1};
-        struct neb_class_share share = {r * CLASSES, 2 * CLASSES + 1, &seen[r], note};
+        struct neb_class_share share = {r * CLASSES, 2 * CLASSES + 1, r, 2, &seen[r], note};
         struct neb_linear_xent a = {.x = x,
                                     .w = w,
                                     .rows = ROWS,
@@ -280,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_families_learn_the_same),
         cmocka_unit_test(matrices_are_put_together_for_muon),
+        cmocka_unit_test(shared_rows_learn_the_same),
         cmocka_unit_test(checkpoints_fit_every_layout),
         cmocka_unit_test(a_nan_at_one_rank_skips_the_step_at_all),
         cmocka_unit_test(what_cannot_be_shared_is_refused),

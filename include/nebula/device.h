@@ -8,7 +8,8 @@
  * and returns NULL when it cannot serve that ABI version. docs/device.md explains how to write one.
  *
  * This header defines the table. It includes the headers with the slots' argument structs: device_types.h,
- * device_compute.h (forward and backward), device_learn.h (losses, optimizer) and device_generate.h.
+ * device_compute.h (forward and backward), device_learn.h (losses, optimizer), device_exchange.h and
+ * device_generate.h.
  *
  * The contract
  *  - Every pointer in an argument struct points to memory of this device, unless its comment says host.
@@ -26,7 +27,7 @@
  *    it, and refuses it otherwise. Slots marked [optional] may be NULL without loss of function.
  *  - `scratch` members: the engine calls scratch_bytes() with the arguments of the coming call and passes
  *    that much memory (256-byte aligned) to the call. scratch_bytes() may test a pointer for NULL but must
- *    not dereference it. The content of scratch is undefined on entry and on exit.
+ *    not dereference it, except for a struct on the host. The content of scratch is undefined on entry and on exit.
  *
  * Dropout. An element is kept when its 16 random bits are >= threshold; kept values are multiplied by 65536 /
  * (65536 - threshold). The bits come from Philox4x32-10 with key {ctl->seed, op} and the counter
@@ -40,6 +41,7 @@
 #define NEBULA_DEVICE_H
 
 #include <nebula/device_compute.h>
+#include <nebula/device_exchange.h>
 #include <nebula/device_generate.h>
 #include <nebula/device_learn.h>
 #include <nebula/device_types.h>
@@ -82,6 +84,7 @@ struct neb_device_config {
     int tf32;                           /* 1: F32 products may use TF32 */
     const char *isa;                    /* CPU: "avx512", "avx2", "plain"; NULL: the best this machine has */
     const struct neb_device_host *host; /* set by the loader; NULL: the plug-in reports no messages */
+    int spread; /* 1: index counts round the devices that there are; processes of one machine share them out */
 };
 
 struct neb_device_info {
@@ -190,6 +193,19 @@ struct neb_device_ops {
     /* for Muon */
     neb_status (*muon)(void *dev,
                        const struct neb_muon_args *); /* [optional]: composed from primitives without it */
+
+    /* Exchanges with the devices of other processes (device_exchange.h). comm_facts() and comm_id() return
+     * NEB_ERR_NOTFOUND, without a message, where the library for it is missing. comm_open() waits for the other
+     * ranks, at most `timeout_s`. comm_state() and comm_abort() may be called from any thread; after an abort,
+     * exchanges that wait end with undefined values, and new ones fail. [optional, all or none: without them
+     * values go through the host] */
+    neb_status (*comm_facts)(void *dev, struct neb_comm_facts *out);
+    neb_status (*comm_id)(void *dev, struct neb_comm_id *out);
+    neb_status (*comm_open)(void *dev, const struct neb_comm_place *place, void **comm);
+    neb_status (*exchange)(void *dev, void *comm, const struct neb_comm_exchange *);
+    neb_status (*comm_state)(void *dev, void *comm, struct neb_comm_state *out);
+    void (*comm_abort)(void *dev, void *comm);
+    void (*comm_close)(void *dev, void *comm);
 
     /* Says what device number `index` is (0, 1, …) without opening it: its description, and in memory_total its
      * memory. NEB_ERR_NOTFOUND after the last one. `host` may be NULL. [optional]: without it only device 0 is

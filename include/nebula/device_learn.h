@@ -78,9 +78,11 @@ struct neb_class_sums {
 };
 struct neb_class_share {
     int64_t first, total; /* this process has classes [first, first + classes) of `total` */
+    int rank, ranks;      /* of the processes; they have total / ranks classes, or one more */
     void *arg;
-    /* Replaces the sums of n rows by those over all processes. */
-    neb_status (*combine)(void *arg, struct neb_class_sums *sums, int64_t n);
+    /* every (ranks, n), memory of the device: this process has written row `rank`; afterwards all are there, in the
+     * order of the device's stream. All processes make as many calls, with the same n. */
+    neb_status (*gather)(void *arg, struct neb_class_sums *every, int64_t n);
 };
 
 /* x w^T + bias → cross-entropy and distillation, chunk by chunk; logits are never kept. With want_grad the
@@ -97,7 +99,7 @@ struct neb_linear_xent {
     struct neb_loss loss;
     void *scratch;
     neb_dtype type;
-    /* NULL: all classes are here. Else targets count over all processes, dx is this process's part of a sum, and
+    /* Host. NULL: all classes are here. Else targets count over all processes, dx is this process's part of a sum, and
      * there is no teacher; a device that cannot do it returns NEB_ERR_UNSUPPORTED. */
     const struct neb_class_share *share;
 };

@@ -76,8 +76,13 @@ const struct neb_reference_row neb__reference_environment[] = {
      "device's kind; for tests"},
     {"XDG_CACHE_HOME",
      "where the OpenCL device keeps compiled kernels (`nebula-i/opencl`); `~/.cache` if it is not set"},
-    {"OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID",
+    {"OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, PMI_SIZE, SLURM_LOCALID, "
+     "SLURM_STEP_NUM_TASKS, SLURM_JOB_ID",
      "set by mpirun and Slurm: whether this process is one of several of a site, and where they run"},
+    {"NEBULA_NCCL_LIB", "folder with `libnccl.so.2`, if the loader does not find it; `none`: GPU ranks "
+                        "exchange values through the "
+                        "host's memory instead"},
+    {"NCCL_MULTI_RANK_GPU_ENABLE", "`1`: with NCCL 2.30 or newer ranks may share a GPU, under MPS"},
     {"SLURM_NTASKS", "set by Slurm: its number of tasks, which must be the number of ranks"},
     {"NEBULA_GATEWAY",
      "set for the ranks of a site: the folder of the channel to the process that started them"},

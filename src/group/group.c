@@ -3,6 +3,7 @@
 #include "group/group_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "group/on_device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,9 @@
 static struct neb_group *group_new(double timeout_s)
 {
     struct neb_group *g = NEB_NEW(struct neb_group);
-    if (g) *g = (struct neb_group){.size = 1, .timeout_s = timeout_s};
+    if (!g) return NULL;
+    g->size = 1;
+    g->timeout_s = timeout_s;
     return g;
 }
 
@@ -135,6 +138,7 @@ neb_status neb__group_split(struct neb_group *g, int color, struct neb_group **o
 void neb__group_close(struct neb_group *g)
 {
     if (!g) return;
+    neb__group_detach(g);
     if (g->parent) unlink_from_all(g);
     neb__window_close(g->window);
     if (g->engine) g->engine->close(g->ctx);
@@ -163,6 +167,18 @@ int neb__group_near(const struct neb_group *g)
     return text && atoi(text) > 0 ? atoi(text) : 1;
 }
 
+int neb__group_place_near(const struct neb_group *g)
+{
+    static const char *const places[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"};
+    if (!g || g->size == 1) return 0;
+    if (g->window) return g->rank;
+    for (int i = 0; i < 2; i++) {
+        const char *text = getenv(places[i]);
+        if (text && atoi(text) >= 0) return atoi(text);
+    }
+    return 0;
+}
+
 void neb__group_beat(struct neb_group *g)
 {
     if (!g) return;
@@ -186,6 +202,7 @@ void neb__group_give_up(struct neb_group *g)
         g->broken = true;
         if (g->window) neb__window_give_up(g);
     }
+    neb__exchanges_abort();
 }
 
 bool neb__group_broken(const struct neb_group *g)
@@ -201,9 +218,10 @@ const char *neb__group_why(const struct neb_group *g)
 void neb__group_break(struct neb_group *g)
 {
     for (struct neb_group *p = g; p; p = p->parent) {
+        if (p != g && !p->broken && !*p->why) memcpy(p->why, g->why, sizeof p->why);
         p->broken = true;
-        if (p != g && !*p->why) memcpy(p->why, g->why, sizeof p->why);
     }
+    neb__exchanges_abort();
 }
 
 const struct neb_group *neb__group_site(const struct neb_group *g)
@@ -225,7 +243,7 @@ static bool alone(const struct neb_group *g)
     return !g || g->size == 1;
 }
 
-static neb_status usable(const struct neb_group *g)
+neb_status neb__group_usable(const struct neb_group *g)
 {
     if (!g->broken) return NEB_OK;
     return neb__quiet(NEB_ERR_PEER, "%s", *g->why ? g->why : "the ranks of this site have lost each other");
@@ -234,7 +252,7 @@ static neb_status usable(const struct neb_group *g)
 static neb_status reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type, neb_group_op op)
 {
     if (alone(g) || n < 1) return NEB_OK;
-    NEB_TRY(usable(g));
+    NEB_TRY(neb__group_usable(g));
     neb__group_beat(g);
     return g->window ? neb__window_reduce(g, values, n, type, op) : neb__wait_reduce(g, values, n, type, op);
 }
@@ -257,20 +275,26 @@ neb_status neb__group_max(struct neb_group *g, int64_t *values, int64_t n)
 neb_status neb__group_sum_scatter(struct neb_group *g, float *values, const int64_t *edge)
 {
     if (alone(g)) return NEB_OK;
-    NEB_TRY(usable(g));
+    NEB_TRY(neb__group_usable(g));
     neb__group_beat(g);
     if (g->window) return neb__window_sum_scatter(g, values, edge);
     return neb__wait_reduce(g, values, edge[g->size], NEB_GROUP_F32, NEB_GROUP_SUM);
+}
+
+neb_status neb__group_gather_bytes(struct neb_group *g, void *bytes, const int64_t *edge)
+{
+    if (alone(g)) return NEB_OK;
+    NEB_TRY(neb__group_usable(g));
+    neb__group_beat(g);
+    return g->window ? neb__window_gather(g, bytes, edge) : neb__wait_gather(g, bytes, edge);
 }
 
 static neb_status gather(struct neb_group *g, void *values, const int64_t *edge, int64_t width)
 {
     int64_t bytes[NEB_GROUP_RANKS + 1];
     if (alone(g)) return NEB_OK;
-    NEB_TRY(usable(g));
-    neb__group_beat(g);
     for (int r = 0; r <= g->size; r++) bytes[r] = edge[r] * width;
-    return g->window ? neb__window_gather(g, values, bytes) : neb__wait_gather(g, values, bytes);
+    return neb__group_gather_bytes(g, values, bytes);
 }
 
 neb_status neb__group_gather(struct neb_group *g, float *values, const int64_t *edge)
@@ -286,7 +310,7 @@ neb_status neb__group_gather_doubles(struct neb_group *g, double *values, const 
 neb_status neb__group_broadcast(struct neb_group *g, void *bytes, size_t n, int root)
 {
     if (alone(g) || !n) return NEB_OK;
-    NEB_TRY(usable(g));
+    NEB_TRY(neb__group_usable(g));
     neb__group_beat(g);
     return g->window ? neb__window_broadcast(g, bytes, n, root) : neb__wait_broadcast(g, bytes, n, root);
 }
@@ -299,13 +323,13 @@ neb_status neb__group_barrier(struct neb_group *g)
 
 neb_status neb__group_send(struct neb_group *g, const void *bytes, size_t n, int to)
 {
-    NEB_TRY(usable(g));
+    NEB_TRY(neb__group_usable(g));
     return g->window ? neb__window_send(g, bytes, n, to) : neb__wait_send(g, bytes, n, to);
 }
 
 neb_status neb__group_receive(struct neb_group *g, void *bytes, size_t n, int from)
 {
-    NEB_TRY(usable(g));
+    NEB_TRY(neb__group_usable(g));
     return g->window ? neb__window_receive(g, bytes, n, from) : neb__wait_receive(g, bytes, n, from);
 }
 

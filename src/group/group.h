@@ -38,8 +38,9 @@ int neb__group_rank(const struct neb_group *g); /* NULL: 0 */
 int neb__group_size(const struct neb_group *g); /* NULL: 1 */
 /* Whether they are on several machines, where nobody sees another one's beat. */
 bool neb__group_far(const struct neb_group *g);
-/* How many of them are on this machine. */
+/* How many of them are on this machine, and this rank's number among these. */
 int neb__group_near(const struct neb_group *g);
+int neb__group_place_near(const struct neb_group *g);
 /* Whether mpirun or srun started this process together with others. */
 bool neb__group_started(void);
 

@@ -5,13 +5,30 @@
  *     window.c  operations of ranks on one machine, through shared memory
  *     wait.c    operations of ranks on several machines, through the engine's requests
  *     channel.c messages between neighbours that nobody waits to send
+ *     on_device.c, exchange_watch.c  values in the memory of devices
  */
 #ifndef NEB_GROUP_GROUP_INTERNAL_H
 #define NEB_GROUP_GROUP_INTERNAL_H
 
 #include "group/group.h"
 
+#include <nebula/device.h>
+#include <stdatomic.h>
+
 struct neb_window;
+
+/* The device of this rank, where its memory is not the host's (on_device.c). */
+struct neb_group_device {
+    const struct neb_device_ops *ops; /* NULL: not attached, or the CPU */
+    void *ctx, *comm;                 /* comm NULL: values go through `stage` */
+    void *stage;                      /* host */
+    size_t stage_bytes;
+    /* exchange_watch.c: */
+    struct neb_group *next;
+    bool watched;
+    uint64_t seen, *beats; /* (ranks) of the others, when the present exchange last made progress … */
+    int64_t since;         /* … at this time */
+};
 
 struct neb_group {
     const struct neb_group_engine *engine; /* NULL: one rank */
@@ -20,15 +37,18 @@ struct neb_group {
     int rank, size;
     double timeout_s;
     int unhurried;            /* how many things are under way for which this rank waits without a limit */
-    bool broken;              /* an operation failed: none is tried again */
+    atomic_bool broken;       /* an operation failed: none is tried again */
     char why[120];            /* it is broken; "": not known */
     struct neb_group *parent; /* of a split */
     struct neb_group *parts; /* of the group of all ranks: all that were split off, here and further down … */
     struct neb_group *next; /* … one behind the other: a beat counts in all of them */
+    struct neb_group_device device;
 };
 
 /* group.c: all ranks of the site */
 const struct neb_group *neb__group_site(const struct neb_group *g);
+neb_status neb__group_usable(const struct neb_group *g); /* NEB_ERR_PEER: it is broken */
+neb_status neb__group_gather_bytes(struct neb_group *g, void *bytes, const int64_t *edge);
 
 /* load.c */
 neb_status neb__group_load(const struct neb_group_engine **out);
@@ -50,6 +70,21 @@ neb_status neb__window_gather(struct neb_group *g, void *bytes, const int64_t *e
 neb_status neb__window_broadcast(struct neb_group *g, void *bytes, size_t n, int root);
 neb_status neb__window_send(struct neb_group *g, const void *bytes, size_t n, int to);
 neb_status neb__window_receive(struct neb_group *g, void *bytes, size_t n, int from);
+
+/* For exchange_watch.c: what can be seen of a rank. */
+struct neb_rank_facts {
+    uint64_t beat, exchanges;
+    bool busy, alive;
+};
+struct neb_rank_facts neb__window_facts(const struct neb_group *g, int rank);
+void neb__window_publish(struct neb_group *g, uint64_t exchanges); /* how many this rank has begun */
+int neb__window_given_up(const struct neb_group *g);               /* the rank, or -1 */
+neb_status neb__window_lost(struct neb_group *g, int rank, const char *how);
+
+/* exchange_watch.c */
+neb_status neb__exchange_watch(struct neb_group *g);
+void neb__exchange_unwatch(struct neb_group *g);
+void neb__exchanges_abort(void); /* those of all groups: nobody waits for a rank that is lost */
 
 /* wait.c: the operations through the engine. Each waits until its request is over, at most the timeout. */
 neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,

@@ -38,6 +38,30 @@ void neb__layout_close(struct neb_layout *l)
     *l = (struct neb_layout){.world = l->world};
 }
 
+neb_status neb__layout_attach(const struct neb_layout *l, const struct neb_device_ops *ops, void *dev)
+{
+    if (!l) return NEB_OK;
+    struct neb_group *all[] = {l->data, l->pipeline, l->tensor, l->model};
+    for (int i = 0; i < 4; i++) NEB_TRY(neb__group_attach(all[i], ops, dev));
+    return NEB_OK;
+}
+
+void neb__layout_detach(const struct neb_layout *l)
+{
+    if (!l) return;
+    neb__group_detach(l->data);
+    neb__group_detach(l->pipeline);
+    neb__group_detach(l->tensor);
+    neb__group_detach(l->model);
+}
+
+bool neb__layout_staged(const struct neb_layout *l)
+{
+    if (!l) return false;
+    return neb__group_staged(l->data) || neb__group_staged(l->pipeline) || neb__group_staged(l->tensor) ||
+           neb__group_staged(l->model);
+}
+
 void neb__layout_give_up(const struct neb_layout *l)
 {
     if (!l) return;

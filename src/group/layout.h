@@ -10,7 +10,7 @@
 #ifndef NEB_GROUP_LAYOUT_H
 #define NEB_GROUP_LAYOUT_H
 
-#include "group/group.h"
+#include "group/on_device.h"
 
 struct neb_layout {
     struct neb_group *world;    /* all ranks of the site; not owned */
@@ -25,6 +25,13 @@ struct neb_layout {
 neb_status neb__layout_open(struct neb_group *world, int data, int pipeline, int tensor,
                             struct neb_layout *out);
 void neb__layout_close(struct neb_layout *l); /* all but world */
+
+/* The groups exchange memory of this device from now on (on_device.h). A collective call; NULL: this process alone.
+ * The device is closed after neb__layout_detach() or neb__layout_close(). */
+neb_status neb__layout_attach(const struct neb_layout *l, const struct neb_device_ops *ops, void *dev);
+void neb__layout_detach(const struct neb_layout *l);
+/* Exchanges of some group go through the host. */
+bool neb__layout_staged(const struct neb_layout *l);
 
 /* This rank cannot go on: neb__group_give_up() in every group. */
 void neb__layout_give_up(const struct neb_layout *l);

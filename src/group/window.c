@@ -30,6 +30,7 @@ struct line {
     _Atomic int rank; /* among all ranks of the site, for messages */
     _Atomic int busy; /* how many things are under way that may take any time */
     _Atomic int failed;
+    _Atomic uint64_t exchanges; /* that its device has begun */
 };
 
 struct ring {
@@ -109,7 +110,7 @@ struct patience {
     uint64_t seen;
 };
 
-static neb_status lost(struct neb_group *g, int rank, const char *how)
+neb_status neb__window_lost(struct neb_group *g, int rank, const char *how)
 {
     int64_t none = 0;
     atomic_compare_exchange_strong(&g->window->board->stuck, &none, rank + 1);
@@ -119,23 +120,48 @@ static neb_status lost(struct neb_group *g, int rank, const char *how)
     return neb__fail(NEB_ERR_PEER, "%s", g->why);
 }
 
+static bool alive(const struct line *l)
+{
+    int64_t pid = atomic_load(&l->pid);
+    return !pid || !kill((pid_t)pid, 0) || errno != ESRCH;
+}
+
+struct neb_rank_facts neb__window_facts(const struct neb_group *g, int rank)
+{
+    const struct line *l = &g->window->board->line[rank];
+    return (struct neb_rank_facts){.beat = atomic_load_explicit(&l->beat, memory_order_relaxed),
+                                   .exchanges = atomic_load(&l->exchanges),
+                                   .busy = atomic_load(&l->busy) != 0,
+                                   .alive = alive(l)};
+}
+
+void neb__window_publish(struct neb_group *g, uint64_t exchanges)
+{
+    atomic_store(&g->window->board->line[g->rank].exchanges, exchanges);
+}
+
+int neb__window_given_up(const struct neb_group *g)
+{
+    return (int)atomic_load(&g->window->board->stuck) - 1;
+}
+
 static neb_status look(struct neb_group *g, struct patience *p)
 {
     struct line *l = &g->window->board->line[p->rank];
-    int64_t stuck = atomic_load(&g->window->board->stuck), pid = atomic_load(&l->pid);
+    int64_t stuck = atomic_load(&g->window->board->stuck);
     uint64_t now = atomic_load_explicit(&l->beat, memory_order_relaxed);
     neb__group_beat(g);
     if (stuck && atomic_load(&g->window->board->line[stuck - 1].failed))
-        return lost(g, (int)stuck - 1, "has failed; its log says more");
-    if (stuck) return lost(g, (int)stuck - 1, "does not answer; another rank has given it up");
-    if (pid && kill((pid_t)pid, 0) && errno == ESRCH) return lost(g, p->rank, "has ended");
+        return neb__window_lost(g, (int)stuck - 1, "has failed; its log says more");
+    if (stuck) return neb__window_lost(g, (int)stuck - 1, "does not answer; another rank has given it up");
+    if (!alive(l)) return neb__window_lost(g, p->rank, "has ended");
     if (now != p->seen || !p->since || atomic_load(&l->busy)) {
         p->seen = now;
         p->since = neb__now_ns();
     } else if (neb__seconds_since(p->since) > g->timeout_s) {
         char how[80];
         snprintf(how, sizeof how, "has made no progress for %.0f s: it is stuck or gone", g->timeout_s);
-        return lost(g, p->rank, how);
+        return neb__window_lost(g, p->rank, how);
     }
     return NEB_OK;
 }

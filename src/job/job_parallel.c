@@ -17,20 +17,28 @@ static const char *line_of(const struct neb_job *j, const char *key, char *out, 
     return out;
 }
 
-/* What cannot be done in any job yet. */
-static neb_status check_built(const struct neb_job *j)
+static neb_status check_parts(const struct neb_job *j)
 {
     const struct neb_job_parallel *p = &j->parallel;
     char at[64];
-    if (p->sequence)
-        return neb__doc_fail(&j->doc, line_of(j, "sequence", at, sizeof at),
-                             "%s: rows are not shared among processes yet; leave it out", at);
     if (strcmp(p->offload, "none") && !strcmp(j->train.optimizer, "muon"))
         return neb__doc_fail(
             &j->doc, line_of(j, "offload", at, sizeof at),
             "%s is %s: Muon needs whole matrices of its momentum on the device; leave it out, share the "
             "state among processes (parallel.zero), or use train.optimizer: adamw",
             at, p->offload);
+    if (!p->sequence) return NEB_OK;
+    line_of(j, "sequence", at, sizeof at);
+    if (p->tensor == 1)
+        return neb__doc_fail(
+            &j->doc, at, "%s: the processes that share a layer share its rows, too, but parallel.tensor is 1",
+            at);
+    if (p->zero > 1)
+        return neb__doc_fail(
+            &j->doc, at,
+            "%s and parallel.zero %" PRId64
+            ": gradients of shared rows are added up before they are shared out; use zero 0 or 1",
+            at, p->zero);
     return NEB_OK;
 }
 
@@ -57,10 +65,6 @@ static neb_status check_tensor(const struct neb_job *j)
                              ": an objective with a generator or a teacher needs tensor 1; use "
                              "parallel.data",
                              at, n);
-    if (strcmp(j->train.dtype, "f32"))
-        return neb__doc_fail(
-            &j->doc, at, "%s is %" PRId64 ": processes that share a layer compute in f32 (train.dtype is %s)",
-            at, n, j->train.dtype);
     return NEB_OK;
 }
 
@@ -142,7 +146,7 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
     char at[64];
     if (p->pipeline > 1) key = "pipeline";
     if (p->tensor > 1) key = "tensor";
-    NEB_TRY(check_built(j));
+    NEB_TRY(check_parts(j));
     NEB_TRY(check_data(j));
     NEB_TRY(check_pipeline(j));
     NEB_TRY(check_tensor(j));
@@ -157,9 +161,5 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
     if (j->plan != NEB_STRATEGY_REPLICA)
         return neb__doc_fail(&j->doc, at, "%s: a site of strategy %s is one process", at,
                              neb__strategy_name(j->plan));
-    if (strcmp(j->train.device, "cpu"))
-        return neb__doc_fail(&j->doc, at,
-                             "%s: several processes compute on the CPU only (train.device is %s)", at,
-                             j->train.device);
     return NEB_OK;
 }

@@ -51,9 +51,12 @@ static void build_attention(struct neb_builder *b, const char *name, bool cross,
     if (cross) {
         out->q = build_hidden(
             b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW, {0}, {0}});
+        const bool some_rows = b->some_rows;
+        b->some_rows = false; /* it reads all rows of the memory */
         out->kv =
             build_hidden(b, &(struct neb_lin_spec){
                                 "kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {kv, kv}, {"k", "v"}});
+        b->some_rows = some_rows;
     } else {
         out->qkv = build_hidden(b, &(struct neb_lin_spec){"qkv",
                                                           d,
@@ -106,9 +109,11 @@ void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct
                               .heads = neb__builder_share(b, a->heads),
                               .kv_heads = neb__builder_share(b, a->kv_heads),
                               .first_head = neb__team_first(b->params->team, a->heads)};
+    b->some_rows = b->params->team && b->params->team->sequence;
     build_attention(b, "attention", false, &out->attention);
     if (has_cross) build_attention(b, "cross", true, &out->cross);
     build_ffn(b, &out->ffn);
+    b->some_rows = false;
 }
 
 int neb__weight_parts(const struct neb_arch *a, const char *stem, struct neb_weight_part out[3])
@@ -227,9 +232,11 @@ static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, 
     const struct neb_attn_layer *at = &c->layer->cross;
     int64_t kv = c->layer->kv_heads * a->head_dim;
     neb_push(t, "cross");
+    const int64_t shared = neb__team_rows(t, 0); /* every member has the whole memory */
     neb_tensor *both = c->cache ? neb_input(t, c->cache->cross, neb_compute_type(t), 2,
                                             (int64_t[]){c->at->source_rows, 2 * kv})
                                 : neb__lin_run(t, &at->kv, c->memory, NEB_ACT_NONE);
+    neb__team_rows(t, shared);
     struct neb_attention n = {.q = neb__lin_run(t, &at->q, x, NEB_ACT_NONE),
                               .k = neb_op_columns(t, both, 0, kv),
                               .v = neb_op_columns(t, both, kv, kv),
@@ -289,9 +296,11 @@ neb_tensor *neb__layer_run(neb_tape *t, void *call, neb_tensor *x)
 {
     const struct neb_layer_call *c = call;
     neb_push(t, "layers.%d", c->number);
-    neb_set_rows(t, c->side->sample,
-                 c->side->at); /* a recomputed layer may run after one of the other side */
+    const int64_t shared = neb__team_rows(t, c->shared_rows);
+    /* a recomputed layer may run after one of the other side */
+    neb__team_set_rows(t, c->side->sample, c->side->at);
     x = c->layer->arch->pre_norm ? run_pre(t, c, x) : run_post(t, c, x);
+    neb__team_rows(t, shared);
     neb_pop(t);
     return x;
 }

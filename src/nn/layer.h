@@ -21,6 +21,7 @@ struct neb_builder {
     int first;           /* parameters that were in the set before this model's */
     bool elsewhere;      /* the parameters that are added now belong to another stage */
     bool copy;           /* … are those of another stage, too */
+    bool some_rows;      /* … work on some of the rows, where a team shares them (tensor/team.h) */
     int lora_layers;
     const int64_t *parts; /* of the weight that is built now; NULL: one */
     bool hidden;          /* the weight that is built now stands between hidden states */
@@ -140,6 +141,7 @@ struct neb_layer_call {
     const struct neb_input_side *memory_side; /* cross attention */
     neb_tensor *memory;
     int number;
+    int64_t shared_rows;                 /* that a team shares; 0: every member has all */
     const struct neb_layer_cache *cache; /* NULL: none */
     const struct neb_cache_input *at;
 };

@@ -72,7 +72,9 @@ static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_
     spec.copy = b->copy;
     cut(b, &spec);
     if (spec.ndim == 2) name_matrices(b, &spec);
-    return neb_params_add(b->params, &spec);
+    neb_param *p = neb_params_add(b->params, &spec);
+    if (p && b->some_rows && spec.split == NEB_SPLIT_NONE) p->partial = true;
+    return p;
 }
 
 neb_param *neb__builder_matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols,
@@ -134,9 +136,12 @@ struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *
     b->hidden = false; /* a low-rank pair is no such weight */
     /* When a weight is cut by columns, every process holds a part of each sum. The bias is added once, so it
      * is not cut. */
+    const bool some_rows = b->some_rows;
+    b->some_rows = some_rows && s->split == NEB_SPLIT_NONE; /* its gradient comes from all rows elsewhere */
     if (s->bias)
         l.bias = neb__builder_vector(b, "bias", s->out, NEB_INIT_ZERO,
                                      s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
+    b->some_rows = some_rows;
     if (lora) {
         int64_t r = b->peft->lora_rank;
         l.lora_a = neb__builder_matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),

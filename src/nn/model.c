@@ -6,6 +6,7 @@
 #include "nn/model.h"
 #include "base/mem.h"
 #include "tensor/slot.h"
+#include "tensor/tape.h"
 #include "tensor/team.h"
 
 #include <math.h>
@@ -309,16 +310,27 @@ neb_tensor *neb__stack_run(struct neb_model *m, struct neb_stack *s, neb_tape *t
     neb_push(t, "%s%s", m->prefix, s->name);
     neb_set_rows(t, r->side->sample, r->side->at);
     neb_tensor *x = r->first ? r->x : run_embedding(m, s, t, r->side);
+    const int64_t shared = x && !r->caches && neb__team_shares_rows(t) ? neb__tensor_rows(x) : 0;
+    if (shared) {
+        neb__team_rows(t, shared);
+        x = neb__op_take_rows(t, x);
+    }
     for (int64_t i = r->first; i < r->end; i++) {
         calls[i] = (struct neb_layer_call){.layer = &s->layers[i],
                                            .side = r->side,
                                            .memory_side = r->memory_side,
                                            .memory = r->memory,
                                            .number = (int)i,
+                                           .shared_rows = shared,
                                            .cache = r->caches ? &r->caches[i] : NULL,
                                            .at = r->at};
         x = m->arch.recompute && !r->caches ? neb_op_recompute(t, neb__layer_run, &calls[i], x)
                                             : neb__layer_run(t, &calls[i], x);
+    }
+    if (shared) {
+        x = neb__op_join_rows(t, x);
+        neb__team_rows(t, 0);
+        neb_set_rows(t, r->side->sample, r->side->at);
     }
     if (s->norm.gamma && r->end == s->count) x = neb__norm_run(t, &s->norm, x);
     neb_pop(t);

@@ -325,7 +325,7 @@ static neb_status collect(neb_optimizer *o, int i, bool gather, bool keep)
     edges_of(x, m, edge);
     NEB_TRY(momentum(o, i, x->gathered + edge[x->member]));
     if (!gather) return NEB_OK;
-    NEB_TRY(team->exchange(team->arg, NEB_TEAM_GATHER, x->gathered, edge[x->members], edge));
+    NEB_TRY(team->exchange(team->arg, NEB_TEAM_GATHER, x->gathered, edge[x->members], edge, NEB_F32));
     if (!keep) return NEB_OK;
     if (m->cut == NEB_SPLIT_ROW)
         return o->dev->ops->copy(o->dev->ctx, x->mine, x->gathered, (size_t)edge[x->members] * sizeof(float));
@@ -342,12 +342,12 @@ static neb_status share(neb_optimizer *o, int64_t values)
     const int64_t own = (int64_t)x->members * values;
     for (int r = 0; r <= x->members; r++) edge[r] = r * values;
     if (x->members > 1)
-        NEB_TRY(team->exchange(team->arg, NEB_TEAM_GATHER, x->result + x->copy * own, own, edge));
+        NEB_TRY(team->exchange(team->arg, NEB_TEAM_GATHER, x->result + x->copy * own, own, edge, NEB_F32));
     if (x->copies == 1) return NEB_OK;
     copies = NEB_NEW_ARRAY(int64_t, (size_t)x->copies + 1);
     if (!copies) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d copies of a model", x->copies);
     for (int r = 0; r <= x->copies; r++) copies[r] = r * own;
-    neb_status status = neb__group_gather(neb__layout_data(o->layout), x->result, copies);
+    neb_status status = neb__device_gather(neb__layout_data(o->layout), x->result, copies, NEB_F32);
     neb__free(copies);
     return status;
 }

@@ -3,7 +3,10 @@
  * Blocks are numbered over the trainable parameters of the whole slab, in its order. Every rank writes the sums
  * of the blocks that it counts and 0 for the others. Adding 0 changes no bit, so summing the lists over the
  * ranks gives each block's own sum, and the list is then added up in one order. The step's losses, counts and
- * non-finite flag travel in the same list. */
+ * non-finite flag travel in the same list.
+ *
+ * A device with memory of its own adds up its range by itself, in an order that depends on the sizes alone, and the
+ * ranks add up these sums: the norm repeats itself under a layout, and differs between layouts in the last bits. */
 #include "optim/optimizer.h"
 #include "base/mem.h"
 
@@ -16,9 +19,9 @@ static int64_t blocks_of(int64_t values)
     return (values + BLOCK - 1) / BLOCK;
 }
 
-neb_status neb__norm_make(const neb_params *ps, struct neb_norm_plan *out)
+neb_status neb__norm_make(const neb_params *ps, bool host, struct neb_norm_plan *out)
 {
-    struct neb_norm_plan n = {.run = NEB_NEW_ARRAY(struct neb_norm_run, (size_t)ps->count)};
+    struct neb_norm_plan n = {.host = host, .run = NEB_NEW_ARRAY(struct neb_norm_run, (size_t)ps->count)};
     int64_t most = 1;
     for (int i = 0; n.run && i < ps->count; i++) {
         const neb_param *p = ps->list[i];
@@ -103,4 +106,56 @@ neb_status neb__norm_reduce(neb_optimizer *o, struct neb_ctl *c)
     for (int64_t b = 0; b < o->norm.blocks; b++) sum += o->norm.sums[b];
     c->norm2 += (float)sum;
     return NEB_OK;
+}
+
+/* ---- on a device ------------------------------------------------------------------------------------------- */
+
+/* The sums of squares of what is here and counted. Parameters that lie side by side are taken together: the gaps
+ * between them hold zeros. */
+static neb_status sum_here(neb_optimizer *o, struct neb_ctl *c)
+{
+    const struct neb_norm_plan *plan = &o->norm;
+    neb_device *d = o->dev;
+    for (int i = 0; i < plan->runs;) {
+        int64_t first = plan->run[i].first, end = first;
+        for (; i < plan->runs && plan->run[i].first - end < NEB_PARAM_ALIGN; i++)
+            end = plan->run[i].first + plan->run[i].n;
+        if (first < o->first) first = o->first;
+        if (end > o->end) end = o->end;
+        if (first >= end) continue;
+        struct neb_sumsq q = {
+            .x = neb__ranks_grad(o) + (first - o->first), .n = end - first, .ctl = c, .scratch = o->scratch};
+        NEB_TRY(d->ops->sumsq(d->ctx, &q));
+    }
+    return NEB_OK;
+}
+
+/* Losses, norm² and counts lie together. The factor of the clip, between them, is computed afterwards. The flag is an
+ * integer; that it survives is of no importance, because a loss or a norm that is not finite stays so in a sum. */
+static neb_status add_results(struct neb_group *g, struct neb_ctl *c)
+{
+    const int64_t n =
+        (int64_t)((offsetof(struct neb_ctl, counts) - offsetof(struct neb_ctl, loss)) / sizeof(float));
+    return neb__device_sum(g, c->loss, n + COUNTS, NEB_F32);
+}
+
+/* In a copy of the model the first rank of the last stage has the results; the ranks of a stage have the same. */
+static neb_status drop_results(neb_optimizer *o, struct neb_ctl *c)
+{
+    neb_device *d = o->dev;
+    if (!neb__group_rank(neb__layout_tensor(o->layout))) return NEB_OK;
+    NEB_TRY(d->ops->fill(d->ctx, c->loss, 0, sizeof c->loss));
+    return d->ops->fill(d->ctx, c->counts, 0, sizeof c->counts);
+}
+
+neb_status neb__norm_on_device(neb_optimizer *o, struct neb_ctl *c)
+{
+    struct neb_group *data = neb__layout_data(o->layout), *model = neb__layout_model(o->layout);
+    /* copies of the model that have all gradients have the same norm: it is not added up */
+    if (o->edge) NEB_TRY(sum_here(o, c));
+    NEB_TRY(add_results(data, c));
+    if (!o->edge) NEB_TRY(sum_here(o, c));
+    if (neb__group_size(model) == 1) return NEB_OK;
+    NEB_TRY(drop_results(o, c));
+    return add_results(model, c);
 }

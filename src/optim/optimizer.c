@@ -172,8 +172,7 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
     o->config = *c;
     o->config.muon_also = NULL; /* the caller's */
     o->layout = place->layout;
-    /* a device of its own memory sums the slab in one call; there is no group for it yet */
-    neb_status status = strcmp(d->ops->name, "cpu") ? NEB_OK : neb__norm_make(ps, &o->norm);
+    neb_status status = neb__norm_make(ps, !strcmp(d->ops->name, "cpu"), &o->norm);
     if (status == NEB_OK) status = neb__ranks_ranges(o, place->zero);
     if (status == NEB_OK) status = prepare(o, place);
     if (status != NEB_OK) {

@@ -9,7 +9,7 @@
  * The norm is a sum over blocks of NEB_SUMSQ_BLOCK values. A block lies inside one parameter and has one number
  * under every layout; ranges begin at blocks; the sums of the blocks are added in the order of their numbers. So
  * the norm, and with it all parameters, have the same bits whichever rank took a block. A parameter that is cut
- * among tensor ranks is the exception: its ranks' sums are added in rank order.
+ * among tensor ranks is the exception: its ranks' sums are added in rank order. A GPU sums its range in its own way.
  *
  * An update walks the range in buckets: one, or many where the state is on the host (offload.h).
  *
@@ -36,6 +36,7 @@ struct neb_norm_run {
 };
 
 struct neb_norm_plan {
+    bool host;                /* the device's memory is the host's */
     struct neb_norm_run *run; /* (runs) of the parameters that this process counts, in slab order */
     int runs;
     int64_t blocks;  /* of the whole slab */
@@ -96,12 +97,14 @@ neb_status neb__optimizer_finish(neb_optimizer *o, neb_tape *t, const struct neb
 
 /* norm.c */
 
-neb_status neb__norm_make(const neb_params *ps, struct neb_norm_plan *out);
+neb_status neb__norm_make(const neb_params *ps, bool host, struct neb_norm_plan *out);
 void neb__norm_free(struct neb_norm_plan *n);
 /* The sums of the blocks that are here and counted, of the values [first, end) of the slab; 0 for all others. */
 neb_status neb__norm_blocks(neb_optimizer *o);
 /* Losses, counts, the non-finite flag and the norm of all ranks, into `ctl`. */
 neb_status neb__norm_reduce(neb_optimizer *o, struct neb_ctl *ctl);
+/* The same where ctl is in the memory of a device: its sums, added up in its stream. Nothing waits. */
+neb_status neb__norm_on_device(neb_optimizer *o, struct neb_ctl *ctl);
 
 /* ranks.c */
 

@@ -1,7 +1,8 @@
 /* pipeline.c: one stage's turns in a step, and the messages between stages.
  *
  * A message lies in a place of a channel (group/channel.h). On a device that computes in the host's memory the
- * model reads and writes it right there. The place of a forward's message and that of its gradient are fixed
+ * model reads and writes it right there. Other devices have a buffer for each place, and a message is copied: the
+ * host waits for the device before it sends. The place of a forward's message and that of its gradient are fixed
  * when the forward begins: gradients come in the order of the micro-batches. */
 #include "optim/pipeline.h"
 #include "base/clock.h"
@@ -13,6 +14,7 @@
 struct places { /* the places of a channel as buffers of the device */
     neb_buffer *list;
     int n;
+    char *memory; /* of the device; NULL: the channel's */
 };
 
 struct neb_pipeline {
@@ -44,7 +46,13 @@ static neb_status buffers_of(neb_device *d, const struct neb_channel *c, size_t 
     out->list = NEB_NEW_ARRAY(neb_buffer, (size_t)n);
     if (!out->list) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d messages", n);
     out->n = n;
-    for (int i = 0; i < n; i++) out->list[i] = (neb_buffer){d, neb__channel_place(c, i), bytes};
+    const size_t step = (bytes + 255) / 256 * 256;
+    if (strcmp(d->ops->name, "cpu"))
+        NEB_TRY(d->ops->alloc(d->ctx, (size_t)n * (step ? step : 256), (void **)&out->memory));
+    for (int i = 0; i < n; i++) {
+        void *at = out->memory ? out->memory + (size_t)i * step : neb__channel_place(c, i);
+        out->list[i] = (neb_buffer){d, at, bytes};
+    }
     return NEB_OK;
 }
 
@@ -73,9 +81,6 @@ neb_status neb__pipeline_open(struct neb_group *g, neb_device *d, neb_tape *t, c
 {
     struct neb_pipeline *p = NEB_NEW(struct neb_pipeline);
     neb_status status = p ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a pipeline");
-    if (status == NEB_OK && strcmp(d->ops->name, "cpu"))
-        status = neb__fail(NEB_ERR_UNSUPPORTED, "stages of a pipeline compute on the CPU only, not on %s",
-                           d->ops->name);
     status = neb__group_agree(g, status);
     if (status == NEB_OK) {
         *p = (struct neb_pipeline){.group = g,
@@ -100,7 +105,10 @@ void neb__pipeline_close(struct neb_pipeline *p)
     if (!p) return;
     neb__channels_close(&p->channels);
     struct places *all[] = {&p->ahead_in, &p->ahead_out, &p->back_in, &p->back_out};
-    for (int i = 0; i < 4; i++) neb__free(all[i]->list);
+    for (int i = 0; i < 4; i++) {
+        if (all[i]->memory) p->tape->dev->ops->free(p->tape->dev->ctx, all[i]->memory);
+        neb__free(all[i]->list);
+    }
     neb__free(p);
 }
 
@@ -125,6 +133,27 @@ static neb_status idle(struct neb_pipeline *p, neb_status (*wait)(struct neb_cha
     neb_status status = wait(c);
     p->idle_s += neb__seconds_since(since);
     return status;
+}
+
+/* A message has come, and goes into its buffer. */
+static neb_status take_in(struct neb_pipeline *p, const struct places *at, const struct neb_channel *c)
+{
+    if (!at->memory) return NEB_OK;
+    const int64_t i = (neb__channel_count(c) - 1) % at->n;
+    const neb_buffer *b = &at->list[i];
+    neb_device *d = p->tape->dev;
+    return d->ops->upload(d->ctx, b->data, neb__channel_place(c, (int)i), b->bytes);
+}
+
+/* The next message goes out of its buffer. */
+static neb_status send_out(struct neb_pipeline *p, const struct places *at, struct neb_channel *c)
+{
+    if (!c) return NEB_OK;
+    const int64_t i = neb__channel_count(c) % (at->n ? at->n : 1);
+    neb_device *d = p->tape->dev;
+    if (at->memory)
+        NEB_TRY(d->ops->download(d->ctx, neb__channel_place(c, (int)i), at->list[i].data, at->list[i].bytes));
+    return neb__channel_post(c);
 }
 
 /* The buffer of message `number`. */
@@ -152,7 +181,8 @@ static neb_status begin(struct neb_pipeline *p, int slot, int behind, neb_status
     p->enter(p->arg, slot, &at);
     if (load) NEB_TRY(load(arg));
     NEB_TRY(idle(p, neb__channel_reserve, p->channels.ahead_out));
-    return idle(p, neb__channel_await, p->channels.ahead_in);
+    NEB_TRY(idle(p, neb__channel_await, p->channels.ahead_in));
+    return take_in(p, &p->ahead_in, p->channels.ahead_in);
 }
 
 struct own_micros { /* those that this copy of the model runs */
@@ -173,7 +203,7 @@ static neb_status forward(struct neb_pipeline *p, const struct own_micros *m, in
                           .accumulate = micro > 0,
                           .last = micro == m->n - 1};
     NEB_TRY(neb__tape_forward(p->tape, slot, &run));
-    return p->channels.ahead_out ? neb__channel_post(p->channels.ahead_out) : NEB_OK;
+    return send_out(p, &p->ahead_out, p->channels.ahead_out);
 }
 
 static neb_status backward(struct neb_pipeline *p, int micro)
@@ -181,10 +211,11 @@ static neb_status backward(struct neb_pipeline *p, int micro)
     struct neb_channels *c = &p->channels;
     NEB_TRY(idle(p, neb__channel_reserve, c->back_out));
     NEB_TRY(idle(p, neb__channel_await, c->back_in));
+    NEB_TRY(take_in(p, &p->back_in, c->back_in));
     NEB_TRY(neb__tape_backward_slot(p->tape, micro % neb__pipeline_slots(p)));
     if (c->back_in) neb__channel_release(c->back_in);
     if (c->ahead_in) neb__channel_release(c->ahead_in);
-    return c->back_out ? neb__channel_post(c->back_out) : NEB_OK;
+    return send_out(p, &p->back_out, c->back_out);
 }
 
 static neb_status all_turns(struct neb_pipeline *p, const struct own_micros *m)
@@ -224,7 +255,7 @@ neb_status neb__pipeline_forward(struct neb_pipeline *p, const struct neb_run *r
     neb_status status = begin(p, 0, 0, NULL, NULL);
     if (status == NEB_OK) status = neb__tape_forward(p->tape, 0, run);
     if (status == NEB_OK && c->ahead_in) neb__channel_release(c->ahead_in);
-    if (status == NEB_OK && c->ahead_out) status = neb__channel_post(c->ahead_out);
+    if (status == NEB_OK) status = send_out(p, &p->ahead_out, c->ahead_out);
     if (status != NEB_OK) give_up(p);
     return status;
 }

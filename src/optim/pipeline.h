@@ -36,7 +36,7 @@ struct neb_pipeline;
 
 /* Collective over `g`, the ranks of one pipeline in the order of their stages. bytes: of the largest message
  * between stage s and stage s + 1. The tape gets its slots.
- *   NEB_ERR_NOMEM, NEB_ERR_LIMIT, NEB_ERR_UNSUPPORTED: the device does not compute in the host's memory */
+ *   NEB_ERR_NOMEM, NEB_ERR_LIMIT */
 neb_status neb__pipeline_open(struct neb_group *g, neb_device *d, neb_tape *t, const size_t *bytes,
                               neb_enter_stage_fn enter, void *arg, struct neb_pipeline **out);
 void neb__pipeline_close(struct neb_pipeline *p); /* NULL is fine */

@@ -2,18 +2,19 @@
 #include "optim/optimizer.h"
 #include "base/mem.h"
 #include "optim/whole.h"
+#include "tensor/masters.h"
 #include "tensor/partition.h"
 
 #include <string.h>
 
 static neb_status sum_scatter(void *ranks, float *values, const int64_t *edge)
 {
-    return neb__group_sum_scatter(ranks, values, edge);
+    return neb__device_sum_scatter(ranks, values, edge, NEB_F32);
 }
 
 static neb_status gather(void *ranks, float *values, const int64_t *edge)
 {
-    return neb__group_gather(ranks, values, edge);
+    return neb__device_gather(ranks, values, edge, NEB_F32);
 }
 
 neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout, int zero)
@@ -84,25 +85,46 @@ static neb_status compare_order(struct neb_group *g, struct neb_partition *x)
                      "the ranks did not add up the same gradients: their micro-batches run different models");
 }
 
+/* Each rank of a team has worked on some of the rows. */
+static neb_status add_partial(neb_optimizer *o)
+{
+    const neb_params *ps = o->params;
+    for (int i = 0; i < ps->count; i++) {
+        const neb_param *p = ps->list[i];
+        if (p->partial && p->trainable)
+            NEB_TRY(neb__device_sum(neb__layout_tensor(o->layout), ps->grad + p->offset, p->values, NEB_F32));
+    }
+    return NEB_OK;
+}
+
 neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t)
 {
     neb_params *ps = o->params;
     struct neb_group *data = neb__layout_data(o->layout);
-    if (!o->norm.run) return norm_alone(o, t->ctl);
+    const bool alone = neb__group_size(neb__layout_world(o->layout)) == 1;
+    if (!o->norm.host && alone) return norm_alone(o, t->ctl);
+    NEB_TRY(add_partial(o));
     if (ps->partition)
         NEB_TRY(compare_order(data, ps->partition)); /* the sums are there */
     else if (o->edge)
-        NEB_TRY(neb__group_sum_scatter(data, ps->grad, o->edge));
+        NEB_TRY(neb__device_sum_scatter(data, ps->grad, o->edge, NEB_F32));
     else
-        NEB_TRY(neb__group_sum(data, ps->grad, ps->trainable_values));
-    return neb__norm_reduce(o, t->ctl);
+        NEB_TRY(neb__device_sum(data, ps->grad, ps->trainable_values, NEB_F32));
+    return o->norm.host ? neb__norm_reduce(o, t->ctl) : neb__norm_on_device(o, t->ctl);
 }
 
 neb_status neb__ranks_gather(neb_optimizer *o)
 {
-    if (!o->edge || neb__partition_of_values(o->params)) return NEB_OK;
-    NEB_TRY(neb__group_gather(neb__layout_data(o->layout), o->params->value, o->edge));
-    return neb_params_refresh(o->params, 0, o->params->trainable_values);
+    neb_params *ps = o->params;
+    struct neb_group *data = neb__layout_data(o->layout);
+    if (!o->edge || neb__partition_of_values(ps)) return NEB_OK;
+    if (neb__masters_on_host(ps)) {
+        NEB_TRY(neb__masters_settle(ps));
+        NEB_TRY(neb__group_gather(data, ps->value, o->edge));
+    } else {
+        NEB_TRY(neb__device_gather(data, ps->value, o->edge, NEB_F32));
+    }
+    return neb_params_refresh(ps, 0, ps->trainable_values);
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------------------- */
@@ -142,18 +164,32 @@ neb_status neb__ranks_collect(const neb_optimizer *o, const float *own, float *w
     return status;
 }
 
+/* A rank's range to the first one, or from there, by way of `host`. */
+static neb_status exchange_own(struct neb_group *data, const neb_params *ps, bool collect,
+                               const struct neb_held *h, float *host)
+{
+    neb_device *d = ps->dev;
+    float *own = ps->value + h->at;
+    size_t bytes = (size_t)(h->end - h->first) * sizeof *own;
+    if (!bytes) return NEB_OK;
+    if (collect) NEB_TRY(d->ops->download(d->ctx, host, own, bytes));
+    if (neb__group_rank(data))
+        NEB_TRY(collect ? neb__group_send(data, host, bytes, 0) : neb__group_receive(data, host, bytes, 0));
+    return collect ? NEB_OK : d->ops->upload(d->ctx, own, host, bytes);
+}
+
 /* One of a rank's ranges at a time. */
 static neb_status exchange_held(struct neb_group *data, const neb_params *ps, bool collect,
                                 const int64_t *edge, const struct neb_held *h, float *here)
 {
-    float *own = ps->value + h->at;
-    size_t bytes = (size_t)(h->end - h->first) * sizeof *own;
-    if (neb__group_rank(data))
-        return collect ? neb__group_send(data, own, bytes, 0) : neb__group_receive(data, own, bytes, 0);
-    if (collect)
-        memcpy(here + h->first, own, bytes);
-    else
-        memcpy(own, here + h->first, bytes);
+    if (neb__group_rank(data)) {
+        float *host = NEB_NEW_ARRAY(float, (size_t)(h->end - h->first) + 1);
+        if (!host) return neb__fail(NEB_ERR_NOMEM, "out of memory for this rank's part of the parameters");
+        neb_status status = exchange_own(data, ps, collect, h, host);
+        neb__free(host);
+        return status;
+    }
+    NEB_TRY(exchange_own(data, ps, collect, h, here + h->first));
     for (int r = 1; r < neb__group_size(data); r++) {
         float *at = here + edge[r];
         size_t n = (size_t)(edge[r + 1] - edge[r]) * sizeof *at;

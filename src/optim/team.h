@@ -7,6 +7,6 @@
 
 /* Makes the layout's tensor group the team of these parameters. Before any parameter is added. team must outlive them;
  * a group of one rank makes none. */
-void neb__ranks_team(neb_params *ps, const struct neb_layout *layout, struct neb_team *team);
+void neb__ranks_team(neb_params *ps, const struct neb_layout *layout, bool sequence, struct neb_team *team);
 
 #endif

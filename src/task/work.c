@@ -29,15 +29,27 @@ static int threads_of(const struct neb_work *w)
     return cores > ranks ? cores / ranks : 1;
 }
 
+/* All ranks make this call: one that has no device tells the others. */
 static neb_status open_device(struct neb_work *w)
 {
     const struct neb_job_train *t = &w->job->train;
+    struct neb_group *world = neb__layout_world(w->layout);
     struct neb_device_config c = {.compute = strcmp(t->dtype, "bf16") ? NEB_F32 : NEB_BF16,
                                   .threads = threads_of(w),
                                   .deterministic = t->deterministic,
                                   .memory_limit = t->memory,
+                                  .index = neb__group_place_near(world),
+                                  .spread = neb__group_size(world) > 1,
                                   .tf32 = 1};
-    return neb_device_open(t->device, &c, &w->dev);
+    NEB_TRY(neb__group_agree(world, neb_device_open(t->device, &c, &w->dev)));
+    return neb__layout_attach(w->layout, w->dev->ops, w->dev->ctx);
+}
+
+/* Exchanges inside a run that go through the host cannot be recorded. */
+static bool can_record(const struct neb_work *w)
+{
+    const struct neb_job_parallel *p = &w->job->parallel;
+    return !neb__layout_staged(w->layout) || (p->zero < 2 && p->tensor == 1);
 }
 
 static bool uses_muon(const struct neb_work *w)
@@ -136,7 +148,7 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
 {
     NEB_TRY(open_device(w));
     NEB_TRY(neb_params_create(&w->params));
-    neb__ranks_team(w->params, w->layout, &w->team);
+    neb__ranks_team(w->params, w->layout, w->job->parallel.sequence, &w->team);
     NEB_TRY(w->steps->make_models(w));
     NEB_TRY(make_stream(w));
     NEB_TRY(largest(w, l));
@@ -147,6 +159,7 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
     NEB_TRY(make_inputs(w, *l));
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
     neb_tape_allow_fallback(w->tape, w->job->train.fallback);
+    if (!can_record(w)) neb_tape_graphs(w->tape, false);
     if (neb__layout_world(w->layout)) neb__tape_on_call(w->tape, beat, neb__layout_world(w->layout));
     NEB_TRY(neb__work_make_whole(w));
     NEB_TRY(make_optimizer(w));
@@ -201,6 +214,7 @@ void neb__work_close(struct neb_work *w)
     neb__model_destroy(w->model);
     neb__model_destroy(w->generator);
     neb_params_destroy(w->params);
+    neb__layout_detach(w->layout);
     neb_device_close(w->dev);
     neb__free(w->whole);
     neb__free(w->pieces);
@@ -228,6 +242,16 @@ bool neb__work_slab_on_host(const struct neb_work *w)
 neb_status neb__work_settle(struct neb_work *w)
 {
     return neb__masters_settle(w->params);
+}
+
+neb_status neb__work_values(struct neb_work *w, int64_t at, float *host, int64_t n)
+{
+    return neb__masters_get(w->params, at, host, n);
+}
+
+neb_status neb__work_put_values(struct neb_work *w, int64_t at, const float *host, int64_t n)
+{
+    return neb__masters_put(w->params, at, host, n);
 }
 
 void neb__work_memory(struct neb_work *w, struct neb_work_memory *out)

@@ -91,6 +91,10 @@ neb_device *neb__work_device(struct neb_work *w);
  * until the last step has put them there. */
 bool neb__work_slab_on_host(const struct neb_work *w);
 neb_status neb__work_settle(struct neb_work *w);
+/* Values [at, at + n) of this process's slab, to and from the host, wherever they lie. After a put the copies that
+ * ops read are old: neb_params_refresh(). */
+neb_status neb__work_values(struct neb_work *w, int64_t at, float *host, int64_t n);
+neb_status neb__work_put_values(struct neb_work *w, int64_t at, const float *host, int64_t n);
 /* What this rank holds by its device's allocator: the state of the training, without the memory of its runs
  * (activations, buckets, gathered layers). values: of the trained parameters of the whole model. */
 struct neb_work_memory {

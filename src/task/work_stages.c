@@ -98,7 +98,8 @@ static neb_status open_line(struct neb_work *w, const struct neb_arch *a,
     if (holders < 2) return NEB_OK;
     bool holds = neb__stage_has_table(a, &ranges[neb__group_rank(line(w))]);
     NEB_TRY(neb__group_split(line(w), holds, &w->stages->holders));
-    if (holds && neb_param_trainable(w->model->token)) return NEB_OK;
+    if (holds && neb_param_trainable(w->model->token))
+        return neb__group_attach(w->stages->holders, w->dev->ops, w->dev->ctx);
     neb__group_close(w->stages->holders);
     w->stages->holders = NULL;
     return NEB_OK;
@@ -145,7 +146,7 @@ static neb_status add_up_table(void *arg, float *gradients, int64_t n)
     struct neb_work *w = arg;
     const neb_param *token = w->model->token;
     if (!w->stages->holders || token->offset + token->values > n) return NEB_OK;
-    return neb__group_sum(w->stages->holders, gradients + token->offset, token->values);
+    return neb__device_sum(w->stages->holders, gradients + token->offset, token->values, NEB_F32);
 }
 
 const struct neb_reduce *neb__work_reduce(struct neb_work *w, struct neb_reduce *space)

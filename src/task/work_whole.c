@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "optim/optimizer.h"
 #include "optim/whole.h"
+#include "tensor/masters.h"
 #include "tensor/partition.h"
 
 #include <string.h>
@@ -98,6 +99,56 @@ static neb_status distribute_gathered(struct neb_work *w)
     return status;
 }
 
+/* ---- where a device has the values ------------------------------------------------------------------------------ */
+
+/* This rank's slab on the host: its own memory there, or a copy of the device's, which is to be freed. */
+static neb_status slab_on_host(struct neb_work *w, int64_t n, bool fill, float **here, float **own)
+{
+    neb_params *ps = w->params;
+    *here = ps->value;
+    *own = NULL;
+    NEB_TRY(neb__work_settle(w));
+    if (neb__work_slab_on_host(w)) return NEB_OK;
+    *here = *own = NEB_NEW_ARRAY(float, (size_t)n);
+    if (!*own)
+        return neb__fail(NEB_ERR_NOMEM,
+                         "out of memory for the %" PRId64 " values of this rank's part of the model", n);
+    return fill ? neb__masters_get(ps, 0, *own, n) : NEB_OK;
+}
+
+static neb_status collect_split(struct neb_work *w)
+{
+    float *here = NULL, *own = NULL;
+    neb_status status = neb__group_agree(neb__layout_world(w->layout),
+                                         slab_on_host(w, w->params->all_values, true, &here, &own));
+    if (status == NEB_OK) status = neb__pieces_collect(w->layout, w->params, false, here, w->whole);
+    neb__free(own);
+    return status;
+}
+
+static neb_status distribute_split(struct neb_work *w)
+{
+    neb_params *ps = w->params;
+    float *here = NULL, *own = NULL;
+    neb_status status = neb__group_agree(neb__layout_world(w->layout),
+                                         slab_on_host(w, ps->trainable_values, false, &here, &own));
+    if (status == NEB_OK) status = neb__pieces_distribute(w->layout, ps, true, w->whole, here);
+    if (status == NEB_OK && own) status = neb__masters_put(ps, 0, own, ps->trainable_values);
+    neb__free(own);
+    return status;
+}
+
+/* Where every rank has the whole model. */
+static neb_status distribute_copy(struct neb_work *w)
+{
+    neb_params *ps = w->params;
+    struct neb_group *data = neb__layout_data(w->layout);
+    if (!neb__masters_on_host(ps))
+        return neb__device_broadcast(data, ps->value, ps->trainable_values, NEB_F32, 0);
+    NEB_TRY(neb__work_settle(w));
+    return neb__group_broadcast(data, ps->value, (size_t)ps->trainable_values * sizeof *ps->value, 0);
+}
+
 /* ---- the whole model ------------------------------------------------------------------------------------------- */
 
 int64_t neb__work_slab_values(const struct neb_work *w)
@@ -119,7 +170,7 @@ neb_status neb__work_collect(struct neb_work *w)
     if (neb__work_gathers(w))
         NEB_TRY(collect_gathered(w));
     else
-        NEB_TRY(neb__pieces_collect(w->layout, w->params, false, w->params->value, w->whole));
+        NEB_TRY(collect_split(w));
     w->params->whole = w->whole;
     return NEB_OK;
 }
@@ -133,11 +184,10 @@ neb_status neb__work_distribute(struct neb_work *w)
         return NEB_OK;
     }
     if (neb__work_is_split(w)) {
-        NEB_TRY(neb__pieces_distribute(w->layout, ps, true, w->whole, ps->value));
+        NEB_TRY(distribute_split(w));
         ps->whole = w->whole;
     } else {
-        NEB_TRY(neb__group_broadcast(neb__layout_data(w->layout), ps->value,
-                                     (size_t)ps->trainable_values * sizeof *ps->value, 0));
+        NEB_TRY(distribute_copy(w));
     }
     return neb_params_refresh(ps, 0, ps->trainable_values);
 }

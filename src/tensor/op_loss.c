@@ -1,11 +1,7 @@
 /* op_loss.c: the ends of a model. A loss computes its value and the gradient of its input in one go, during
  * the forward. The backward starts there, so a loss leaves no node on the tape. */
-#include "base/mem.h"
 #include "tensor/fallback.h"
 #include "tensor/team.h"
-
-#include <math.h>
-#include <string.h>
 
 static bool loss_fits(neb_tape *t, const char *op, const struct neb_loss_spec *l, int64_t rows)
 {
@@ -77,33 +73,15 @@ static struct neb_targets target_args(neb_tape *t, const struct neb_target_spec 
     return a;
 }
 
-/* Softmax over the classes of all members, from each member's sums: scaled to the largest logit and added in their
- * order, so every member gets the same bits. */
-static neb_status combine_sums(void *tape, struct neb_class_sums *sums, int64_t n)
+static neb_status gather_sums(void *tape, struct neb_class_sums *every, int64_t n)
 {
     const neb_tape *t = tape;
     const struct neb_team *m = t->params->team;
-    enum { WORDS = sizeof *sums / sizeof(double) };
+    enum { WORDS = sizeof *every / sizeof(int32_t) };
     int64_t edge[NEB_TEAM_MEMBERS + 1];
     if (!n) return NEB_OK;
-    struct neb_class_sums *all = NEB_NEW_ARRAY(struct neb_class_sums, (size_t)(n * m->size));
-    if (!all) return neb__fail(NEB_ERR_NOMEM, "out of memory for the sums of %" PRId64 " rows", n);
     for (int r = 0; r <= m->size; r++) edge[r] = n * WORDS * r;
-    memcpy(all + n * m->rank, sums, (size_t)n * sizeof *sums);
-    neb_status status = m->exchange(m->arg, NEB_TEAM_GATHER_DOUBLES, all, n * WORDS * m->size, edge);
-    for (int64_t i = 0; status == NEB_OK && i < n; i++) {
-        struct neb_class_sums s = {.max = all[i].max};
-        for (int r = 1; r < m->size; r++) s.max = fmax(s.max, all[n * r + i].max);
-        for (int r = 0; r < m->size; r++) {
-            const struct neb_class_sums *part = &all[n * r + i];
-            s.sum += part->sum * exp(part->max - s.max);
-            s.target += part->target;
-            s.all += part->all;
-        }
-        sums[i] = s;
-    }
-    neb__free(all);
-    return status;
+    return m->exchange(m->arg, NEB_TEAM_GATHER, every, n * WORDS * m->size, edge, NEB_I32);
 }
 
 static const struct neb_class_share *share_classes(neb_tape *t, const neb_param *w,
@@ -116,7 +94,9 @@ static const struct neb_class_share *share_classes(neb_tape *t, const neb_param 
                        "(parallel.tensor) cannot do it");
     out->first = w->part_first[0];
     out->total = w->global[0];
-    out->combine = combine_sums;
+    out->rank = t->params->team->rank;
+    out->ranks = t->params->team->size;
+    out->gather = gather_sums;
     return out;
 }
 
@@ -124,8 +104,8 @@ static const struct neb_class_share *share_classes(neb_tape *t, const neb_param 
 static neb_status add_up_dx(neb_tape *t, const struct neb_linear_xent *a)
 {
     const struct neb_team *m = t->params->team;
-    return neb__tape_called(t, t->dry ? NEB_OK
-                                      : m->exchange(m->arg, NEB_TEAM_SUM, a->dx, a->rows * a->in, NULL));
+    return neb__tape_called(
+        t, t->dry ? NEB_OK : m->exchange(m->arg, NEB_TEAM_SUM, a->dx, a->rows * a->in, NULL, a->type));
 }
 
 void neb_loss_linear_xent(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b,

@@ -31,6 +31,7 @@ struct neb_param {
     int64_t whole_offset; /* … and its place in the whole slab (pieces.h) */
     bool elsewhere;       /* nothing of it is here */
     bool counted;         /* this process is the one that counts it: in the norm, in a checkpoint */
+    bool partial;         /* its gradient is a part of a sum over the team (team.h) */
     neb_split split;
     bool hidden;          /* a weight between hidden states */
     bool taken_as_matrix; /* by an optimizer: ranks do not share it out in pieces (matrices.h) */

@@ -160,6 +160,7 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
     t->drops = 0;
     t->in_recompute = t->some_complete = false;
     t->row_sample = t->row_position = NULL;
+    t->team_rows = 0;
     neb__life_reset(&t->life);
     for (int i = 0; t->params && run->grad && i < t->params->count; i++) {
         neb_param *p = t->params->list[i];

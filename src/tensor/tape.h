@@ -95,6 +95,7 @@ struct neb_tape {
     char *arena;
     size_t arena_bytes;
     neb_tensor *row_sample, *row_position;
+    int64_t team_rows; /* rows that a team shares (team.h); 0: every member has all */
 
     char scope[NEB_SCOPE];
     int scope_length;
@@ -252,7 +253,8 @@ enum neb_op_code {
     X(act)         \
     X(swiglu)      \
     X(copy)        \
-    X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight) X(stage_in) X(stage_out) X(enter)
+    X(gather)      \
+    X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight) X(stage_in) X(stage_out) X(enter) X(leave)
 #define NEB__X(name) NEB_OPCODE_##name,
     NEB_OPS(NEB__X)
 #undef NEB__X

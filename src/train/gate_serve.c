@@ -116,14 +116,23 @@ static neb_status say_ready(struct neb_gate_end *e, neb_status status)
 
 /* ---- orders ------------------------------------------------------------------------------------------------ */
 
+/* Values of the model's slab, from `at` on, into the window or out of it. The slab of a device is reached by copies. */
+static neb_status move(struct neb_gate_end *e, float *slab, int64_t at, float *window, uint64_t n, bool out)
+{
+    struct neb_work *w = e->t->work;
+    if (!neb__work_slab_on_host(w) && !neb__work_is_split(w))
+        return out ? neb__work_values(w, at, window, (int64_t)n)
+                   : neb__work_put_values(w, at, window, (int64_t)n);
+    memcpy(out ? window : slab + at, out ? slab + at : window, n * sizeof *window);
+    return NEB_OK;
+}
+
 /* Values [first, first + n) of the window, out of the model or into it. */
 static neb_status exchange(struct neb_gate_end *e, uint64_t first, uint64_t n, bool out)
 {
     int64_t all;
     float *slab = neb__work_slab(e->t->work, &all);
     NEB_TRY(neb__work_settle(e->t->work));
-    if (!neb__work_slab_on_host(e->t->work) && !neb__work_is_split(e->t->work))
-        return neb__fail(NEB_ERR_UNSUPPORTED, "several processes compute on the CPU only");
     if (first > e->values || n > e->values - first)
         return neb__fail(NEB_ERR_INTERNAL, "the gateway asks for values that are not there");
     for (uint32_t i = 0; i < e->parts; i++) {
@@ -131,8 +140,7 @@ static neb_status exchange(struct neb_gate_end *e, uint64_t first, uint64_t n, b
         uint64_t from = first > p->p.first ? first : p->p.first;
         uint64_t to = first + n < p->p.first + p->p.count ? first + n : p->p.first + p->p.count;
         if (from >= to) continue;
-        float *there = slab + p->offset + (from - p->p.first), *here = e->window + from;
-        memcpy(out ? here : there, out ? there : here, (to - from) * sizeof *here);
+        NEB_TRY(move(e, slab, p->offset + (int64_t)(from - p->p.first), e->window + from, to - from, out));
     }
     return NEB_OK;
 }

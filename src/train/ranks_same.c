@@ -6,6 +6,7 @@
 #include "train/train_internal.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -113,23 +114,46 @@ neb_status neb__ranks_same(const struct neb_job *job, struct neb_group *ranks)
 
 /* For tests: NEBULA_TEST_FLIP=RANK:STEP:FILE changes one parameter of that rank after that step, if the file is there and can
  * be removed: so it happens once, however often the ranks are started. */
-static void flip_if_asked(struct neb_trainer *t, float *slab)
+static neb_status flip_if_asked(struct neb_trainer *t)
 {
+    float first;
     const char *text = getenv("NEBULA_TEST_FLIP");
     char file[PATH_MAX];
     int rank;
     long step;
-    if (!text || sscanf(text, "%d:%ld:%4095s", &rank, &step, file) != 3) return;
-    if (rank != neb__group_rank(t->ranks) || step != t->made || unlink(file)) return;
-    slab[0] += 1e-3f;
+    if (!text || sscanf(text, "%d:%ld:%4095s", &rank, &step, file) != 3) return NEB_OK;
+    if (rank != neb__group_rank(t->ranks) || step != t->made || unlink(file)) return NEB_OK;
+    NEB_TRY(neb__work_values(t->work, 0, &first, 1));
+    first += 1e-3f;
+    return neb__work_put_values(t->work, 0, &first, 1);
+}
+
+/* The slab may be in the memory of a device: it comes in pieces. */
+static neb_status slab_sum(struct neb_trainer *t, uint32_t *out)
+{
+    enum { PIECE = 1 << 20 };
+    int64_t n;
+    (void)neb_params_slab(neb__work_params(t->work), &n);
+    float *piece = NEB_NEW_ARRAY(float, PIECE);
+    neb_status status = piece ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a checksum");
+    *out = 0;
+    for (int64_t at = 0; status == NEB_OK && at < n; at += PIECE) {
+        int64_t m = n - at < PIECE ? n - at : PIECE;
+        status = neb__work_values(t->work, at, piece, m);
+        if (status == NEB_OK) *out = neb__crc32c(*out, piece, (size_t)m * sizeof *piece);
+    }
+    neb__free(piece);
+    return status;
 }
 
 /* The ranks with the same part of the model compare; then all ranks agree. */
-static neb_status check(struct neb_trainer *t, const float *slab, int64_t n)
+static neb_status check(struct neb_trainer *t)
 {
     char names[160];
     bool equal;
-    NEB_TRY(compare(&t->layout, neb__crc32c(0, slab, (size_t)n * sizeof *slab), &equal, names, sizeof names));
+    uint32_t sum = 0;
+    NEB_TRY(slab_sum(t, &sum));
+    NEB_TRY(compare(&t->layout, sum, &equal, names, sizeof names));
     if (equal) return NEB_OK;
     return neb__fail(NEB_ERR_PEER,
                      "the parameters of the ranks differ after step %" PRId64
@@ -140,12 +164,10 @@ static neb_status check(struct neb_trainer *t, const float *slab, int64_t n)
 neb_status neb__ranks_check(struct neb_trainer *t, bool now)
 {
     const struct neb_job_parallel *p = &t->job->parallel;
-    int64_t n;
     if (p->data < 2 || !p->check_every || neb__work_gathers(t->work)) return NEB_OK;
-    float *slab = neb_params_slab(neb__work_params(t->work), &n);
-    flip_if_asked(t, slab);
+    NEB_TRY(flip_if_asked(t));
     if (!now && t->made % p->check_every) return NEB_OK;
-    neb_status status = neb__group_agree(t->ranks, check(t, slab, n));
+    neb_status status = neb__group_agree(t->ranks, check(t));
     if (status == NEB_ERR_PEER) neb__group_break(t->ranks);
     return status;
 }

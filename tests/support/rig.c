@@ -10,6 +10,7 @@
 
 const struct neb_layout *rig_layout;
 neb_optimizer_kind rig_optimizer = NEB_ADAMW;
+bool rig_sequence;
 
 static neb_status apply(const struct neb_opt *table, void *obj, const char *options)
 {
@@ -61,7 +62,7 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
     struct neb_device_config config = {.threads = threads ? threads : 2};
     NEB_TRY(neb_device_open("cpu", &config, &r->device));
     NEB_TRY(neb_params_create(&r->params));
-    neb__ranks_team(r->params, rig_layout, &r->team);
+    neb__ranks_team(r->params, rig_layout, rig_sequence, &r->team);
     NEB_TRY(make_model(r, family, options, peft, stage, stages));
     NEB_TRY(neb_params_ready(r->params, r->device, 7));
     NEB_TRY(neb__model_ready(r->model));

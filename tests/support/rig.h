@@ -16,6 +16,7 @@ struct rig_batch {
 extern const struct neb_layout *rig_layout;
 /* Their optimizer. */
 extern neb_optimizer_kind rig_optimizer;
+extern bool rig_sequence; /* the ranks of its tensor group share rows, too */
 
 struct rig {
     struct neb_team team;

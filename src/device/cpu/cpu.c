@@ -139,7 +139,7 @@ static neb_status choose(const char *isa, const struct neb_cpu_kernels **out)
 
 static neb_status cpu_open(const struct neb_device_config *config, void **dev)
 {
-    if (config->index != 0)
+    if (config->index != 0 && !config->spread)
         return neb__fail(NEB_ERR_NOTFOUND, "cpu: device %d does not exist; the only one is 0", config->index);
     if (config->memory_limit < 0)
         return neb__fail(NEB_ERR_INVALID, "cpu: memory limit %" PRId64 " is negative", config->memory_limit);

@@ -48,6 +48,7 @@ struct neb_class_rows {
     struct neb_xent x;
     int64_t first, total;
     struct neb_class_sums *own, *all; /* (rows) each */
+    struct neb_class_sums *every;     /* (processes, rows) */
 };
 
 struct neb_cpu_kernels {

@@ -10,7 +10,7 @@ struct chunk {
     int64_t first, n;
     float *logits;               /* (n, classes) */
     float *dx;                   /* (n, in): only when dx is not F32 */
-    struct neb_class_sums *sums; /* (2 n) where processes share out the classes */
+    struct neb_class_sums *sums; /* (2 + processes, n) where they share out the classes */
 };
 
 static void *row_of(const void *p, int64_t row, int64_t cols, neb_dtype type)
@@ -39,7 +39,8 @@ static neb_status chunk_loss(struct neb_cpu *c, const struct neb_linear_xent *a,
     if (x.t.teacher_logits) x.t.teacher_logits += h->first * k;
     if (x.loss.weight) x.loss.weight += h->first;
     if (!a->share) return neb__cpu_xent(c, &x);
-    struct neb_class_rows rows = {x, a->share->first, a->share->total, h->sums, h->sums + h->n};
+    struct neb_class_rows rows = {x,       a->share->first, a->share->total,
+                                  h->sums, h->sums + h->n,  h->sums + 2 * h->n};
     return neb__cpu_class_loss(c, &rows, a->share);
 }
 
@@ -91,7 +92,8 @@ neb_status neb__cpu_linear_xent(void *dev, const struct neb_linear_xent *a)
     const int64_t chunks = a->rows > most ? (a->rows + most - 1) / most : 1,
                   size = (a->rows + chunks - 1) / chunks;
     const int convert = a->want_grad && a->dx && a->type != NEB_F32;
-    const size_t sums = a->share ? 2 * (size_t)size * sizeof(struct neb_class_sums) : 0;
+    const size_t sums =
+        a->share ? (size_t)(2 + a->share->ranks) * (size_t)size * sizeof(struct neb_class_sums) : 0;
     void *p;
     NEB_TRY(neb__cpu_work(c, NEB_WORK_OP,
                           sums + (size_t)(size * (a->classes + (convert ? a->in : 0))) * sizeof(float), &p));

@@ -43,13 +43,30 @@ neb_status neb__cpu_xent(void *dev, const struct neb_xent *a)
     return run_loss(c, c->k->xent, a, a->rows, &a->loss);
 }
 
+/* Softmax over the classes of all processes, from each one's sums: scaled to the largest logit and added in their
+ * order, so every process gets the same bits. */
+static struct neb_class_sums combined(const struct neb_class_sums *every, int64_t rows, int ranks)
+{
+    struct neb_class_sums s = {.max = every->max};
+    for (int r = 1; r < ranks; r++) s.max = fmax(s.max, every[rows * r].max);
+    for (int r = 0; r < ranks; r++) {
+        const struct neb_class_sums *part = &every[rows * r];
+        s.sum += part->sum * exp(part->max - s.max);
+        s.target += part->target;
+        s.all += part->all;
+    }
+    return s;
+}
+
 neb_status neb__cpu_class_loss(struct neb_cpu *c, struct neb_class_rows *a,
                                const struct neb_class_share *share)
 {
     NEB_TRY(check_loss("linear_xent", &a->x.loss, a->x.type));
     neb__cpu_range(c, c->k->class_sums, a, a->x.rows, ROWS, NULL);
-    for (int64_t r = 0; r < a->x.rows; r++) a->all[r] = a->own[r];
-    NEB_TRY(share->combine(share->arg, a->all, a->x.rows));
+    const int64_t rows = a->x.rows;
+    for (int64_t r = 0; r < rows; r++) a->every[rows * share->rank + r] = a->own[r];
+    NEB_TRY(share->gather(share->arg, a->every, rows));
+    for (int64_t r = 0; r < rows; r++) a->all[r] = combined(a->every + r, rows, share->ranks);
     return run_loss(c, c->k->class_loss, a, a->x.rows, &a->x.loss);
 }
 

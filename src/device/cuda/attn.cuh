@@ -31,8 +31,9 @@ static __device__ __forceinline__ int sequence_of(const int32_t *starts, int seq
 static __device__ __forceinline__ float attn_mask(const neb_dropper &d, int head, int query, int key,
                                                   uint32_t sample)
 {
-    uint4 r = philox(make_uint4((uint32_t)head << 20 | (uint32_t)key / 8, (uint32_t)query, sample, d.step),
-                     make_uint2(d.seed, d.op));
+    uint4 r = philox(
+        make_uint4((d.first + (uint32_t)head) << 20 | (uint32_t)key / 8, (uint32_t)query, sample, d.step),
+        make_uint2(d.seed, d.op));
     int j = key % 8;
     uint32_t word = j < 2 ? r.x : j < 4 ? r.y : j < 6 ? r.z : r.w;
     return ((word >> 16 * (j % 2)) & 0xffff) >= d.threshold ? d.scale : 0.f;

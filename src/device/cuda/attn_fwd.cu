@@ -83,7 +83,7 @@ static __device__ __forceinline__ void drop_scores(float s[KEYS / 8][4], const n
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            uint4 r = philox(make_uint4((uint32_t)head << 20 | (uint32_t)(first_key / 8 + n),
+            uint4 r = philox(make_uint4((d.first + (uint32_t)head) << 20 | (uint32_t)(first_key / 8 + n),
                                         (uint32_t)(row + 8 * h), sample, d.step),
                              make_uint2(d.seed, d.op));
             int j = lane % 4;

@@ -55,6 +55,7 @@ struct neb_cuda {
     struct neb_device_config config;
     struct neb_device_host host;
     char name[96];
+    int index; /* of the GPU */
     int sms, major, minor;
     size_t memory_total;
     cudaStream_t stream;
@@ -190,6 +191,10 @@ neb_status neb__sum_losses(struct neb_cuda *dev, const float *loss, const uint8_
                            struct neb_ctl *ctl, int slot);
 /* One launch of the cross-entropy over rows; losses and marks (rows) are written, not added up. */
 neb_status neb__xent_rows(struct neb_cuda *dev, const struct neb_xent *a, float *loss, uint8_t *marks);
+/* The same where processes share out the classes. every: (processes, rows). */
+neb_status neb__class_rows(struct neb_cuda *dev, const struct neb_xent *a,
+                           const struct neb_class_share *share, struct neb_class_sums *every, float *loss,
+                           uint8_t *marks);
 
 /* ---- the slots ---- */
 neb_status neb__cuda_gemm(void *dev, const struct neb_gemm *);
@@ -231,6 +236,13 @@ neb_status neb__cuda_best(void *dev, const struct neb_best *);
 neb_status neb__cuda_attn_listed(void *dev, const struct neb_attn_listed *);
 neb_status neb__cuda_sample(void *dev, const struct neb_sample *);
 neb_status neb__cuda_muon(void *dev, const struct neb_muon_args *);
+neb_status neb__cuda_comm_facts(void *dev, struct neb_comm_facts *out);
+neb_status neb__cuda_comm_id(void *dev, struct neb_comm_id *out);
+neb_status neb__cuda_comm_open(void *dev, const struct neb_comm_place *place, void **comm);
+neb_status neb__cuda_exchange(void *dev, void *comm, const struct neb_comm_exchange *);
+neb_status neb__cuda_comm_state(void *dev, void *comm, struct neb_comm_state *out);
+void neb__cuda_comm_abort(void *dev, void *comm);
+void neb__cuda_comm_close(void *dev, void *comm);
 int64_t neb__embed_bwd_scratch(struct neb_cuda *dev, const struct neb_embed *);
 int64_t neb__attn_bwd_scratch(struct neb_cuda *dev, const struct neb_attn_bwd *);
 int64_t neb__linear_bwd_scratch(struct neb_cuda *dev, const struct neb_linear_bwd *);

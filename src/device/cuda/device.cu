@@ -32,7 +32,7 @@ void neb__cuda_log(const struct neb_cuda *dev, int level, const char *fmt, ...)
 neb_status neb__cuda_error(const struct neb_cuda *dev, cudaError_t e, const char *what)
 {
     neb_status s = e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_DEVICE;
-    return neb__cuda_fail(dev, s, "cuda %d: %s: %s", dev->config.index, what, cudaGetErrorString(e));
+    return neb__cuda_fail(dev, s, "cuda %d: %s: %s", dev->index, what, cudaGetErrorString(e));
 }
 
 static neb_status choose_gpu(struct neb_cuda *dev)
@@ -47,17 +47,18 @@ static neb_status choose_gpu(struct neb_cuda *dev)
         return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED,
                               "cuda: no GPU can be used: %s (driver for CUDA %d.%d)",
                               e ? cudaGetErrorString(e) : "none found", driver / 1000, driver % 1000 / 10);
-    if (dev->config.index < 0 || dev->config.index >= count)
+    if (dev->config.index < 0 || (!dev->config.spread && dev->config.index >= count))
         return neb__cuda_fail(dev, NEB_ERR_NOTFOUND,
                               "cuda: device %d does not exist; this machine has 0 to %d", dev->config.index,
                               count - 1);
+    dev->index = dev->config.index % count;
     cudaDeviceProp prop;
-    CUDA_TRY(dev, cudaGetDeviceProperties(&prop, dev->config.index));
+    CUDA_TRY(dev, cudaGetDeviceProperties(&prop, dev->index));
     if (prop.major < 8)
         return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED,
                               "cuda: %s has compute capability %d.%d; 8.0 or newer is needed", prop.name,
                               prop.major, prop.minor);
-    CUDA_TRY(dev, cudaSetDevice(dev->config.index));
+    CUDA_TRY(dev, cudaSetDevice(dev->index));
     snprintf(dev->name, sizeof dev->name, "%.90s", prop.name);
     dev->sms = prop.multiProcessorCount;
     dev->major = prop.major;
@@ -214,6 +215,13 @@ static const struct neb_device_ops table = {
     neb__cuda_attn_listed,
     neb__cuda_sample,
     neb__cuda_muon,
+    neb__cuda_comm_facts,
+    neb__cuda_comm_id,
+    neb__cuda_comm_open,
+    neb__cuda_exchange,
+    neb__cuda_comm_state,
+    neb__cuda_comm_abort,
+    neb__cuda_comm_close,
 };
 
 extern "C" NEB_API const struct neb_device_ops *neb_device_plugin(uint32_t abi)

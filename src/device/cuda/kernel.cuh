@@ -161,10 +161,11 @@ static __device__ __forceinline__ uint4 philox(uint4 c, uint2 k)
 struct neb_dropper {
     uint32_t threshold, op, seed, step;
     float scale;
+    uint32_t first; /* attention: number of the first head here */
 };
 static __device__ __forceinline__ neb_dropper make_dropper(const struct neb_dropout &d)
 {
-    neb_dropper out = {d.threshold, d.op, 0, 0, 1.f};
+    neb_dropper out = {d.threshold, d.op, 0, 0, 1.f, d.first};
     if (d.threshold) {
         out.seed = d.ctl->seed;
         out.step = d.ctl->step;

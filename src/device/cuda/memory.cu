@@ -117,7 +117,7 @@ neb_status neb__cuda_alloc(void *ctx, size_t bytes, void **out)
         dev, NEB_ERR_NOMEM,
         "cuda %d: cannot allocate %.1f MiB: %.1f MiB of a limit of %.1f MiB are in use (the driver has "
         "%.1f MiB free); use a smaller batch, recomputation, or a larger memory limit",
-        dev->config.index, bytes / mib, dev->memory.used / mib, dev->memory.limit / mib, free_bytes / mib);
+        dev->index, bytes / mib, dev->memory.used / mib, dev->memory.limit / mib, free_bytes / mib);
 }
 
 void neb__cuda_free(void *ctx, void *p)

@@ -66,7 +66,7 @@ template <class T> static neb_status embed(struct neb_cuda *dev, const struct ne
 #pragma unroll
         for (int t = 0; t < 3; t++) {
             if (t >= a.tables) break;
-            int64_t id = a.ids[t][r];
+            int64_t id = a.ids[t][r] - a.first[t];
             if (id < 0 || id >= a.table_rows[t]) continue;
             float v[8];
             get8((const T *)a.table[t] + id * a.d + c, v, n, wide);
@@ -82,8 +82,6 @@ template <class T> static neb_status embed(struct neb_cuda *dev, const struct ne
 neb_status neb__cuda_embed(void *ctx, const struct neb_embed *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
-    for (int i = 0; i < 3; i++)
-        if (p->first[i]) return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda: embed: a part of a table");
     if (p->tables < 1 || p->tables > 3)
         return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda embed: %d tables given; 1 to 3 are possible",
                               p->tables);
@@ -93,12 +91,12 @@ neb_status neb__cuda_embed(void *ctx, const struct neb_embed *p)
 /* ---- backward ---- */
 
 /* Ids outside the table become the largest key: they sort to the end and are skipped. */
-static __global__ void keys_kernel(const int32_t *ids, int64_t rows, int64_t table_rows, uint32_t *key,
-                                   int32_t *row)
+static __global__ void keys_kernel(const int32_t *ids, int64_t rows, int64_t first, int64_t table_rows,
+                                   uint32_t *key, int32_t *row)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= rows) return;
-    int64_t id = ids[i];
+    int64_t id = ids[i] - first;
     key[i] = id < 0 || id >= table_rows ? (uint32_t)table_rows : (uint32_t)id;
     row[i] = (int32_t)i;
 }
@@ -190,8 +188,8 @@ static neb_status embed_one(struct neb_cuda *dev, const struct neb_embed *p, int
     float *edge = (float *)((char *)temp + temp_bytes);
     int bits = 1;
     while (bits < 32 && none >> bits) bits++;
-    keys_kernel<<<(unsigned)neb__ceil_div(p->rows, 256), 256, 0, dev->stream>>>(p->ids[t], p->rows,
-                                                                                p->table_rows[t], key, row);
+    keys_kernel<<<(unsigned)neb__ceil_div(p->rows, 256), 256, 0, dev->stream>>>(
+        p->ids[t], p->rows, p->first[t], p->table_rows[t], key, row);
     CUDA_LAUNCHED(dev, "embed_bwd keys");
     CUDA_TRY(dev, cub::DeviceRadixSort::SortPairs(temp, temp_bytes, key, sorted, row, order, (int)p->rows, 0,
                                                   bits, dev->stream));
@@ -209,8 +207,6 @@ static neb_status embed_one(struct neb_cuda *dev, const struct neb_embed *p, int
 neb_status neb__cuda_embed_bwd(void *ctx, const struct neb_embed *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
-    for (int i = 0; i < 3; i++)
-        if (p->first[i]) return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda: embed: a part of a table");
     if (p->rows <= 0 || p->d <= 0) return NEB_OK;
     if (p->rows > INT32_MAX)
         return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda embed_bwd: more than 2^31 rows are not possible");

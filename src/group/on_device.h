@@ -1,0 +1,29 @@
+/* on_device.h: operations of a group on values that lie in the memory of its ranks' devices.
+ *
+ * A group is attached to the device of each of its ranks. On the CPU, whose memory is the host's, an operation is
+ * that of group.h. Devices that can exchange values by themselves (CUDA with NCCL) do it in the order of their
+ * stream: the host waits for nothing, and a recording may contain it. Otherwise the values go through host memory,
+ * the device waits, and nothing can be recorded around it; one line of the log says so.
+ *
+ * No exchange of devices waits for ever: a thread looks at them (exchange_watch.c). */
+#ifndef NEB_GROUP_ON_DEVICE_H
+#define NEB_GROUP_ON_DEVICE_H
+
+#include "group/group.h"
+
+#include <nebula/device.h>
+
+/* A collective call. NULL: a group of one, nothing to do. The device outlives the group, or its detaching.
+ *   NEB_ERR_CONFIG   the ranks' devices cannot work together; the message says what to do
+ *   NEB_ERR_NOMEM, NEB_ERR_DEVICE, NEB_ERR_PEER */
+neb_status neb__group_attach(struct neb_group *g, const struct neb_device_ops *ops, void *dev);
+void neb__group_detach(struct neb_group *g);
+/* Exchanges of this group go through the host: they cannot be part of a recording. */
+bool neb__group_staged(const struct neb_group *g);
+
+neb_status neb__device_sum(struct neb_group *g, void *values, int64_t n, neb_dtype type);
+neb_status neb__device_sum_scatter(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type);
+neb_status neb__device_gather(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type);
+neb_status neb__device_broadcast(struct neb_group *g, void *values, int64_t n, neb_dtype type, int root);
+
+#endif
