@@ -60,6 +60,7 @@ if [[ $parts = *layouts* ]]; then
     cmp zero2/model.safetensors again/model.safetensors && echo "zero2 repeats itself" || bad=1
     train more parallel.data=2 parallel.zero=1 train.steps=30 train.schedule=constant # another layout goes on
     train more parallel.tensor=2 train.steps=60 train.schedule=constant
+    train less train.steps=30 train.schedule=constant
     train less train.steps=60 train.schedule=constant
     near more less 2e-3
 fi
@@ -104,7 +105,7 @@ if [[ $parts = *lost* ]]; then
             tail -n 8 lost$signal.log lost$signal/ranks/*.log
             bad=1
         fi
-        kill -INT $started 2> /dev/null || true
+        kill -TERM $started 2> /dev/null || true
         wait $started 2> /dev/null || true
     done
 fi
