@@ -68,7 +68,6 @@ if [[ $parts = *bf16* ]]; then
     train half train.dtype=bf16
     for l in $layouts; do
         name=half_${l%%:*}
-        [ $name != half_zero3 ] || continue
         train $name train.dtype=bf16 $(echo ${l#*:} | tr : ' ')
         near $name half 1e-2
     done

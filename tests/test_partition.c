@@ -65,6 +65,7 @@ static neb_optimizer_kind kind = NEB_ADAMW;
 /* Where the ranks compute, and how these devices exchange values. */
 enum { ON_CPU, BY_LIBRARY, THROUGH_HOST };
 static int where;
+static neb_dtype compute = NEB_F32;
 
 static neb_status open_net(struct net *n, struct neb_group *g, int zero)
 {
@@ -72,7 +73,7 @@ static neb_status open_net(struct net *n, struct neb_group *g, int zero)
     struct neb_optimizer_config c = neb_optimizer_defaults();
     c.max_norm = 0.01f; /* clips */
     c.kind = kind;
-    struct neb_device_config one = {.threads = 1};
+    struct neb_device_config one = {.threads = 1, .compute = compute};
     static struct neb_device_ops fake;
     NEB_TRY(neb_device_open("cpu", &one, &n->dev));
     if (where != ON_CPU) fake_gpu_wrap(n->dev, &fake);
@@ -155,8 +156,8 @@ static neb_status try_out(struct net *n, struct neb_group *g, struct trial *x)
     struct neb_memory memory;
     neb_tape_memory(n->tape, &memory);
     const bool first = !neb__group_rank(g);
-    if (x->zero == 3)
-        NEB_TRY(neb__ranks_exchange_values(&layout, n->ps, true, false, first ? x->result : NULL));
+    const bool shared = neb__partition_of_masters(n->ps);
+    if (shared) NEB_TRY(neb__ranks_exchange_values(&layout, n->ps, true, false, first ? x->result : NULL));
     if (!first) return NEB_OK;
     x->held = here.held;
     x->room = memory.planned;
@@ -166,7 +167,7 @@ static neb_status try_out(struct net *n, struct neb_group *g, struct trial *x)
     x->part = edge[1];
     x->trainable = n->ps->trainable_values;
     x->values = n->ps->all_values;
-    if (x->zero < 3) memcpy(x->result, n->ps->value, (size_t)x->values * sizeof *x->result);
+    if (!shared) memcpy(x->result, n->ps->value, (size_t)x->values * sizeof *x->result);
     return NEB_OK;
 }
 
@@ -203,12 +204,6 @@ static void compare_bits(void)
     forked_free(data, ROOM);
 }
 
-static void has_equal_bits(void **state)
-{
-    (void)state;
-    compare_bits();
-}
-
 /* With zero a rank has whole matrices; without, the ranks deal them out. */
 static void has_equal_bits_with_muon(void **state)
 {
@@ -220,6 +215,7 @@ static void has_equal_bits_with_muon(void **state)
 
 static void is_close(const struct trial *a, const struct trial *b)
 {
+    const double most = compute == NEB_F32 ? 1e-5 : 1e-3; /* a value may be rounded the other way */
     double difference = 0, length = 0;
     assert_int_equal(a->values, b->values);
     for (int64_t i = 0; i < a->values; i++) {
@@ -227,7 +223,16 @@ static void is_close(const struct trial *a, const struct trial *b)
         difference += d * d;
         length += (double)a->result[i] * (double)a->result[i];
     }
-    assert_true(sqrt(difference / length) < 1e-5);
+    assert_true(sqrt(difference / length) < most);
+}
+
+static void has_equal_bits(void **state)
+{
+    (void)state;
+    compare_bits();
+    compute = NEB_BF16;
+    compare_bits();
+    compute = NEB_F32;
 }
 
 /* Several micro-batches a rank are added up in another order. */
@@ -241,9 +246,8 @@ static void stays_close(void **state)
 }
 
 /* Devices with memory of their own take the norm in their own way. */
-static void devices_learn_the_same(void **state)
+static void compare_devices(void)
 {
-    (void)state;
     struct trial *cpu = trained(0, RANKS);
     fake_gpu_prepare(RANKS, 4 << 20);
     for (int zero = 0; zero <= 3; zero++) {
@@ -253,13 +257,22 @@ static void devices_learn_the_same(void **state)
         struct trial *y = trained(zero, RANKS);
         is_close(cpu, x);
         is_close(cpu, y);
-        for (int i = 0; i < STEPS; i++) assert_true(fabsf(x->norm[i] / cpu->norm[i] - 1) < 1e-4f);
+        for (int i = 0; i < STEPS; i++) assert_true(fabsf(x->norm[i] / cpu->norm[i] - 1) < 1e-2f);
         forked_free(x, ROOM);
         forked_free(y, ROOM);
     }
     where = ON_CPU;
     fake_gpu_end();
     forked_free(cpu, ROOM);
+}
+
+static void devices_learn_the_same(void **state)
+{
+    (void)state;
+    compare_devices();
+    compute = NEB_BF16;
+    compare_devices();
+    compute = NEB_F32;
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
@@ -269,6 +282,18 @@ static void holds_its_part(void **state)
 {
     (void)state;
     int64_t room[4], unit = WIDE * (WIDE + 1) * 4, table = WORDS * WIDE * 4;
+    compute = NEB_BF16;
+    for (int zero = 0; zero <= 3; zero++) {
+        struct trial *x = trained(zero, RANKS);
+        double n = (double)x->trainable, part = (double)x->part, frozen = (double)(x->values - x->trainable);
+        double formula[] = {18 * n + 6 * frozen, 6 * n + 12 * part + 6 * frozen,
+                            2 * n + 16 * part + 6 * frozen, 18 * part + 6 * frozen / RANKS};
+        const double stage = zero ? 4 << 20 : 0; /* masters on their way; stated, as the buckets are */
+        if (!(fabs((x->held - stage) / formula[zero] - 1) < 0.03))
+            fail_msg("bf16, zero %d: %g bytes instead of %g", zero, x->held - stage, formula[zero]);
+        forked_free(x, ROOM);
+    }
+    compute = NEB_F32;
     for (int zero = 0; zero <= 3; zero++) {
         struct trial *x = trained(zero, RANKS);
         double n = (double)x->trainable, part = (double)x->part, frozen = (double)(x->values - x->trainable);

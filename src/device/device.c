@@ -94,8 +94,8 @@ enum {
               SIZE(neb_linear_xent) + SIZE(neb_xent) + SIZE(neb_bce) + SIZE(neb_pair_loss) + SIZE(neb_best) +
               SIZE(neb_sample) + SIZE(neb_muon_args) + SIZE(neb_update) + SIZE(neb_clip) + SIZE(neb_sumsq) +
               SIZE(neb_pack_linear) + SIZE(neb_reduce) + SIZE(neb_comm_facts) + SIZE(neb_comm_place) +
-              SIZE(neb_comm_exchange) + SIZE(neb_comm_state) + SIZE(neb_device_ops) + SIZE(neb_device_config) +
-              SIZE(neb_device_info))
+              SIZE(neb_comm_exchange) + SIZE(neb_comm_state) + SIZE(neb_device_ops) +
+              SIZE(neb_device_config) + SIZE(neb_device_info))
 };
 #undef SIZE
 _Static_assert(sizeof(void *) != 8 || ABI_SIZES == 4800,

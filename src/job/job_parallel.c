@@ -83,12 +83,6 @@ static neb_status check_data(const struct neb_job *j)
                              " micro-batches (train.micro): every process needs at least one; make "
                              "train.micro a multiple of %" PRId64 " and train.tokens smaller",
                              at, p->data, j->train.micro, p->data);
-    if (p->zero > 2 && strcmp(j->train.dtype, "f32"))
-        return neb__doc_fail(&j->doc, line_of(j, "zero", at, sizeof at),
-                             "parallel.zero is %" PRId64
-                             " and train.dtype %s: the parameters are shared out in f32 "
-                             "only; use parallel.zero: 2, or train.dtype: f32",
-                             p->zero, j->train.dtype);
     if (p->zero > 1 && j->train.micro % p->data)
         return neb__doc_fail(&j->doc, line_of(j, "data", at, sizeof at),
                              "%s is %" PRId64 " and train.micro %" PRId64 ": with parallel.zero %" PRId64

@@ -185,11 +185,10 @@ static neb_status make_composition(neb_optimizer *o, struct neb_muon *x)
 
 static struct neb_muon_args fused_args(const neb_optimizer *o, const struct shape *s, int first, int batch)
 {
-    const neb_params *ps = o->params;
     return (struct neb_muon_args){.param = neb__ranks_values(o),
                                   .m = o->m,
                                   .grad = neb__ranks_grad(o),
-                                  .shadow = ps->shadow ? (uint16_t *)ps->shadow + o->first : NULL,
+                                  .shadow = neb__ranks_shadow(o, 0),
                                   .at = o->muon->at + first,
                                   .batch = batch,
                                   .rows = s->rows,
@@ -368,7 +367,7 @@ static neb_status step(neb_optimizer *o, int i, float *result)
     struct neb_update u = {
         .param = neb__ranks_values(o) + at,
         .grad = result,
-        .shadow = o->params->shadow ? (uint16_t *)o->params->shadow + m->at : NULL,
+        .shadow = neb__ranks_shadow(o, at),
         .segments = x->segments + i * SEGMENTS + STEP,
         .n_segments = 1,
         .n = m->rows * m->cols,

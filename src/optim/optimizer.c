@@ -321,13 +321,12 @@ static neb_status run_micros(neb_optimizer *o, neb_tape *t, const struct neb_mic
 
 struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t bucket)
 {
-    neb_params *ps = o->params;
     const struct neb_state_bucket *k = &o->bucket[bucket];
     return (struct neb_update){.param = neb__ranks_values(o) + k->first,
                                .m = o->m,
                                .v = o->v,
                                .grad = neb__ranks_grad(o) + k->first,
-                               .shadow = ps->shadow ? (uint16_t *)ps->shadow + o->first + k->first : NULL,
+                               .shadow = neb__ranks_shadow(o, k->first),
                                .segments = o->segments + k->segment,
                                .n_segments = k->segs,
                                .n = k->n,

@@ -113,6 +113,8 @@ neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout,
 /* The gradient and the values of this rank's range. */
 float *neb__ranks_grad(const neb_optimizer *o);
 float *neb__ranks_values(const neb_optimizer *o);
+void *neb__ranks_shadow(const neb_optimizer *o,
+                        int64_t at); /* BF16, of the range's value `at`; NULL in F32 */
 /* With zero 3: this rank's values go to the first rank of the data group, or come from there. here: the slab, at
  * that rank. trainable: only that part of it. */
 neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps, bool collect,
@@ -126,6 +128,9 @@ neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status);
 neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t);
 /* After the update: every rank gets all parameters. */
 neb_status neb__ranks_gather(neb_optimizer *o);
+/* Where ranks share out the masters of BF16 parameters: what ops read of them, from the masters. shadow: this rank's
+ * BF16 values are old, too. A collective call. */
+neb_status neb__ranks_copies(const struct neb_layout *l, neb_params *ps, bool shadow);
 /* The first rank gets all of a moment, in the layout of the whole slab; `whole` is NULL at the others. `own` is
  * this rank's range, host memory. */
 neb_status neb__ranks_collect(const neb_optimizer *o, const float *own, float *whole);

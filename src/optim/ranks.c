@@ -12,9 +12,9 @@ static neb_status sum_scatter(void *ranks, float *values, const int64_t *edge)
     return neb__device_sum_scatter(ranks, values, edge, NEB_F32);
 }
 
-static neb_status gather(void *ranks, float *values, const int64_t *edge)
+static neb_status gather(void *ranks, void *values, const int64_t *edge, neb_dtype type)
 {
-    return neb__device_gather(ranks, values, edge, NEB_F32);
+    return neb__device_gather(ranks, values, edge, type);
 }
 
 neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout, int zero)
@@ -22,17 +22,24 @@ neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout,
     struct neb_group *data = neb__layout_data(layout);
     struct neb_partition_link link = {data, neb__group_rank(data), neb__group_size(data), sum_scatter,
                                       gather};
-    return zero < 2 || link.size < 2 ? NEB_OK : neb__params_partition(ps, zero, &link);
+    return zero < 1 || link.size < 2 ? NEB_OK : neb__params_partition(ps, zero, &link);
 }
 
 float *neb__ranks_grad(const neb_optimizer *o)
 {
-    return o->params->partition ? o->params->grad : o->params->grad + o->first;
+    return neb__partition_of_grads(o->params) ? o->params->grad : o->params->grad + o->first;
 }
 
 float *neb__ranks_values(const neb_optimizer *o)
 {
-    return neb__partition_of_values(o->params) ? o->params->value : o->params->value + o->first;
+    return neb__partition_of_masters(o->params) ? o->params->value : o->params->value + o->first;
+}
+
+void *neb__ranks_shadow(const neb_optimizer *o, int64_t at)
+{
+    uint16_t *all = o->params->shadow;
+    if (!all) return NULL;
+    return all + at + (neb__partition_of_values(o->params) ? 0 : o->first);
 }
 
 /* Each rank gets whole blocks of the norm. */
@@ -58,7 +65,7 @@ neb_status neb__ranks_ranges(neb_optimizer *o, int zero)
 neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status)
 {
     const struct neb_layout *l = o->layout;
-    if (!o->params->partition && neb__group_size(neb__layout_model(l)) == 1)
+    if (!neb__partition_of_grads(o->params) && neb__group_size(neb__layout_model(l)) == 1)
         return neb__group_agree(neb__layout_data(l), status);
     if (status != NEB_OK) neb__layout_give_up(l);
     return status;
@@ -104,7 +111,7 @@ neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t)
     const bool alone = neb__group_size(neb__layout_world(o->layout)) == 1;
     if (!o->norm.host && alone) return norm_alone(o, t->ctl);
     NEB_TRY(add_partial(o));
-    if (ps->partition)
+    if (neb__partition_of_grads(ps))
         NEB_TRY(compare_order(data, ps->partition)); /* the sums are there */
     else if (o->edge)
         NEB_TRY(neb__device_sum_scatter(data, ps->grad, o->edge, NEB_F32));
@@ -113,11 +120,24 @@ neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t)
     return o->norm.host ? neb__norm_reduce(o, t->ctl) : neb__norm_on_device(o, t->ctl);
 }
 
+neb_status neb__ranks_copies(const struct neb_layout *l, neb_params *ps, bool shadow)
+{
+    struct neb_group *data = neb__layout_data(l);
+    const struct neb_partition *x = ps->partition;
+    if (!ps->shadow) return NEB_OK;
+    /* what all ranks hold is counted once */
+    NEB_TRY(neb__masters_own_copies(ps, x->level > 2 || !neb__group_rank(data), shadow));
+    if (x->level < 3) NEB_TRY(neb__device_gather(data, ps->shadow, x->edge, NEB_BF16));
+    return neb__device_sum(data, ps->masters.vectors, ps->masters.vector_values, NEB_F32);
+}
+
 neb_status neb__ranks_gather(neb_optimizer *o)
 {
     neb_params *ps = o->params;
     struct neb_group *data = neb__layout_data(o->layout);
-    if (!o->edge || neb__partition_of_values(ps)) return NEB_OK;
+    if (!o->edge) return NEB_OK;
+    if (neb__partition_of_masters(ps))
+        return neb__ranks_copies(o->layout, ps, false); /* the update made its own */
     if (neb__masters_on_host(ps)) {
         NEB_TRY(neb__masters_settle(ps));
         NEB_TRY(neb__group_gather(data, ps->value, o->edge));
@@ -204,5 +224,8 @@ neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps
     struct neb_group *data = neb__layout_data(l);
     const struct neb_partition *x = ps->partition;
     NEB_TRY(exchange_held(data, ps, collect, x->edge, &x->held[0], here));
-    return trainable ? NEB_OK : exchange_held(data, ps, collect, x->frozen, &x->held[1], here);
+    if (trainable) return NEB_OK;
+    if (x->level > 2) return exchange_held(data, ps, collect, x->frozen, &x->held[1], here);
+    return neb__group_rank(data) ? NEB_OK
+                                 : exchange_own(data, ps, collect, &x->held[1], here + x->held[1].first);
 }

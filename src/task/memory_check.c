@@ -26,7 +26,8 @@ static struct need need_of(const struct neb_job *job, bool on_host)
     double ranks = (double)p->data, copy = bf16 ? 2 : 0, value = 4, gradient = 4, moments = 8;
     if (p->zero > 0) moments /= ranks;
     if (p->zero > 1) gradient /= ranks;
-    if (p->zero > 2) value /= ranks;
+    if (p->zero > 2 || (p->zero > 0 && bf16 && !all)) value /= ranks;
+    if (p->zero > 2) copy /= ranks;
     if (!on_host && strcmp(p->offload, "none")) moments = 0;
     if (!on_host && all && bf16) value = 0;
     return (struct need){copy + value + gradient + moments, copy + value};

@@ -71,6 +71,8 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
 bool neb__work_is_split(const struct neb_work *w);
 /* So much so that every rank takes part in every run of the model (parallel.zero: 3). */
 bool neb__work_gathers(const struct neb_work *w);
+/* Each rank holds the masters of a part of the parameters alone. */
+bool neb__work_shares_masters(const struct neb_work *w);
 neb_status neb__work_collect(struct neb_work *w);
 neb_status neb__work_distribute(struct neb_work *w);
 /* The trainable slab of the whole model, n values, at the first rank: the device's memory, or a host copy where several

@@ -19,9 +19,14 @@ bool neb__work_gathers(const struct neb_work *w)
     return neb__partition_of_values(w->params);
 }
 
+bool neb__work_shares_masters(const struct neb_work *w)
+{
+    return neb__partition_of_masters(w->params);
+}
+
 bool neb__work_is_split(const struct neb_work *w)
 {
-    return neb__group_size(neb__layout_model(w->layout)) > 1 || neb__work_gathers(w);
+    return neb__group_size(neb__layout_model(w->layout)) > 1 || neb__work_shares_masters(w);
 }
 
 static bool is_first(const struct neb_work *w)
@@ -95,6 +100,7 @@ static neb_status distribute_gathered(struct neb_work *w)
     if (status == NEB_OK && own)
         status = neb__pieces_distribute_first(w->layout, w->params, true, w->whole, own);
     if (status == NEB_OK) status = neb__ranks_exchange_values(w->layout, w->params, false, true, here);
+    if (status == NEB_OK) status = neb__ranks_copies(w->layout, w->params, true);
     neb__free(own);
     return status;
 }
@@ -167,7 +173,7 @@ neb_status neb__work_collect(struct neb_work *w)
 {
     if (!neb__work_is_split(w)) return NEB_OK;
     NEB_TRY(neb__group_agree(neb__layout_world(w->layout), need_whole(w)));
-    if (neb__work_gathers(w))
+    if (neb__work_shares_masters(w))
         NEB_TRY(collect_gathered(w));
     else
         NEB_TRY(collect_split(w));
@@ -178,7 +184,7 @@ neb_status neb__work_collect(struct neb_work *w)
 neb_status neb__work_distribute(struct neb_work *w)
 {
     neb_params *ps = w->params;
-    if (neb__work_gathers(w)) {
+    if (neb__work_shares_masters(w)) {
         NEB_TRY(distribute_gathered(w));
         ps->whole = w->whole;
         return NEB_OK;

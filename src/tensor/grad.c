@@ -202,7 +202,7 @@ float *neb__param_grad(neb_tape *t, neb_param *p, int *acc)
         p->contributions++;
     else if (--p->contributions == 0)
         p->complete = t->some_complete = true;
-    if (!t->params->partition) return t->params->grad + p->offset;
+    if (!neb__partition_of_grads(t->params)) return t->params->grad + p->offset;
     if (p->complete) t->params->partition->unit[p->unit].left--;
     return neb__partition_grad(t, p);
 }

@@ -33,32 +33,43 @@ static int64_t place_vectors(neb_params *ps)
     return n;
 }
 
+/* What ops read in F32 where the masters are not here, and room for masters on their way. */
+static neb_status alloc_copies(neb_params *ps)
+{
+    neb_device *d = ps->dev;
+    int64_t n = ps->masters.vector_values = place_vectors(ps);
+    NEB_TRY(d->ops->alloc(d->ctx, STAGE * sizeof(float), (void **)&ps->masters.stage));
+    return n ? d->ops->alloc(d->ctx, (size_t)n * sizeof(float), (void **)&ps->masters.vectors) : NEB_OK;
+}
+
 static neb_status alloc_on_host(neb_params *ps)
 {
     neb_device *d = ps->dev;
     size_t bytes = (size_t)ps->all_values * sizeof(float);
-    int64_t vectors = place_vectors(ps);
     if (d->ops->host_alloc)
         NEB_TRY(d->ops->host_alloc(d->ctx, bytes, (void **)&ps->value));
     else if (!(ps->value = neb__malloc(bytes)))
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of parameters on the host", bytes);
     memset(ps->value, 0, bytes);
-    NEB_TRY(d->ops->alloc(d->ctx, STAGE * sizeof(float), (void **)&ps->masters.stage));
-    return vectors ? d->ops->alloc(d->ctx, (size_t)vectors * sizeof(float), (void **)&ps->masters.vectors)
-                   : NEB_OK;
+    return alloc_copies(ps);
 }
 
 neb_status neb__masters_alloc(neb_params *ps)
 {
     neb_device *d = ps->dev;
     size_t bytes = (size_t)ps->all_values * sizeof(float);
-    if (neb__partition_of_values(ps) && d->config.compute == NEB_BF16)
-        return neb__fail(NEB_ERR_UNSUPPORTED, "parameters in BF16 are not shared out among ranks");
-    if (neb__partition_of_values(ps)) bytes = (size_t)neb__partition_held(ps) * sizeof(float);
-    ps->masters.on_host = ps->masters.wanted && d->config.compute == NEB_BF16;
+    const bool half = d->config.compute == NEB_BF16;
+    if (neb__partition_of_values(ps) && half && ps->masters.wanted)
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "masters that the ranks share out (parallel.zero: 3) are not kept on the host, too; use "
+            "parallel.offload: moments");
+    if (neb__partition_of_masters(ps)) bytes = (size_t)neb__partition_held(ps) * sizeof(float);
+    ps->masters.on_host = ps->masters.wanted && half;
     if (ps->masters.on_host) return alloc_on_host(ps);
-    NEB_TRY(d->ops->alloc(d->ctx, bytes, (void **)&ps->value));
-    return d->ops->fill(d->ctx, ps->value, 0, bytes);
+    NEB_TRY(d->ops->alloc(d->ctx, bytes ? bytes : sizeof(float), (void **)&ps->value));
+    NEB_TRY(d->ops->fill(d->ctx, ps->value, 0, bytes));
+    return neb__partition_of_masters(ps) && half ? alloc_copies(ps) : NEB_OK;
 }
 
 void neb__masters_free(neb_params *ps)
@@ -96,9 +107,25 @@ static neb_status put_held(neb_params *ps, int64_t at, const float *host, int64_
     return NEB_OK;
 }
 
+static neb_status to_shadow(neb_params *ps, int64_t at, int64_t n, const float *from);
+
+/* Every rank gets all values: it keeps its masters, and makes the copies of all. */
+static neb_status put_parted(neb_params *ps, int64_t at, const float *host, int64_t n)
+{
+    neb_device *d = ps->dev;
+    NEB_TRY(put_held(ps, at, host, n));
+    for (int64_t i = 0; ps->shadow && i < n; i += STAGE) {
+        int64_t m = n - i < STAGE ? n - i : STAGE;
+        NEB_TRY(d->ops->upload(d->ctx, ps->masters.stage, host + i, (size_t)m * sizeof *host));
+        NEB_TRY(to_shadow(ps, at + i, m, ps->masters.stage));
+        NEB_TRY(neb__masters_keep_vectors(ps, at + i, m, ps->masters.stage));
+    }
+    return NEB_OK;
+}
+
 neb_status neb__masters_put(neb_params *ps, int64_t at, const float *host, int64_t n)
 {
-    if (neb__partition_of_values(ps)) return put_held(ps, at, host, n);
+    if (neb__partition_of_masters(ps)) return put_parted(ps, at, host, n);
     neb_device *d = ps->dev;
     size_t bytes = (size_t)n * sizeof *host;
     if (!ps->masters.on_host) return d->ops->upload(d->ctx, ps->value + at, host, bytes);
@@ -109,7 +136,7 @@ neb_status neb__masters_put(neb_params *ps, int64_t at, const float *host, int64
 
 neb_status neb__masters_get(const neb_params *ps, int64_t at, float *host, int64_t n)
 {
-    if (neb__partition_of_values(ps))
+    if (neb__partition_of_masters(ps))
         return neb__fail(NEB_ERR_STATE,
                          "the ranks share the parameters: they are collected before they are read");
     neb_device *d = ps->dev;
@@ -120,10 +147,10 @@ neb_status neb__masters_get(const neb_params *ps, int64_t at, float *host, int64
     return NEB_OK;
 }
 
-static neb_status to_shadow(neb_params *ps, int64_t at, int64_t n, const float *from)
+static neb_status convert(neb_params *ps, int64_t to, int64_t n, const float *from)
 {
     struct neb_copy2d c = {.src = from,
-                           .dst = (uint16_t *)ps->shadow + at,
+                           .dst = (uint16_t *)ps->shadow + to,
                            .rows = 1,
                            .cols = n,
                            .ld_src = n,
@@ -131,6 +158,33 @@ static neb_status to_shadow(neb_params *ps, int64_t at, int64_t n, const float *
                            .src_type = NEB_F32,
                            .dst_type = NEB_BF16};
     return ps->dev->ops->copy2d(ps->dev->ctx, &c);
+}
+
+/* The copy of values [at, at + n) that are at `from`, as far as it is here. */
+static neb_status to_shadow(neb_params *ps, int64_t at, int64_t n, const float *from)
+{
+    if (!neb__partition_of_values(ps)) return convert(ps, at, n, from);
+    for (int i = 0; i < 2; i++) {
+        const struct neb_held *h = &ps->partition->held[i];
+        int64_t first = at > h->first ? at : h->first, end = at + n < h->end ? at + n : h->end;
+        if (first < end) NEB_TRY(convert(ps, h->at + (first - h->first), end - first, from + (first - at)));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__masters_own_copies(neb_params *ps, bool frozen, bool shadow)
+{
+    neb_device *d = ps->dev;
+    const size_t bytes = (size_t)ps->masters.vector_values * sizeof(float);
+    if (bytes) NEB_TRY(d->ops->fill(d->ctx, ps->masters.vectors, 0, bytes));
+    for (int i = 0; i < (frozen ? 2 : 1); i++) {
+        const struct neb_held *h = &ps->partition->held[i];
+        const float *own = ps->value + h->at;
+        if (h->first >= h->end) continue;
+        if (shadow) NEB_TRY(to_shadow(ps, h->first, h->end - h->first, own));
+        NEB_TRY(neb__masters_keep_vectors(ps, h->first, h->end - h->first, own));
+    }
+    return NEB_OK;
 }
 
 neb_status neb__masters_keep_vectors(neb_params *ps, int64_t at, int64_t n, const float *from)
@@ -151,6 +205,8 @@ neb_status neb__masters_refresh(neb_params *ps, int64_t at, int64_t n)
 {
     neb_device *d = ps->dev;
     if (!ps->shadow || !n) return NEB_OK;
+    if (neb__partition_of_masters(ps))
+        return NEB_OK; /* a put makes the copies; else all ranks do it together */
     if (!ps->masters.on_host) return to_shadow(ps, at, n, ps->value + at);
     NEB_TRY(neb__masters_settle(ps));
     for (int64_t end = at + n; at < end; at += STAGE) {

@@ -23,6 +23,10 @@ neb_status neb__masters_refresh(neb_params *ps, int64_t at, int64_t n);
 /* The masters of values [at, at + n), which are at `from` on the device, go to the vectors. */
 neb_status neb__masters_keep_vectors(neb_params *ps, int64_t at, int64_t n, const float *from);
 
+/* Where ranks share out the masters: this rank's part of the vectors, zeros for the others, and with `shadow` of the
+ * BF16 copy. The ranks then add up the vectors and gather the copy. frozen: also of the frozen parameters. */
+neb_status neb__masters_own_copies(neb_params *ps, bool frozen, bool shadow);
+
 /* Masters on the host are up to date after this. */
 neb_status neb__masters_settle(const neb_params *ps);
 /* Whether neb_params_slab() is host memory although the parameters belong to a device. */

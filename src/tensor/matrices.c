@@ -2,6 +2,7 @@
  * alike, by rows or by columns. */
 #include "tensor/matrices.h"
 #include "base/status.h"
+#include "tensor/partition.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ static neb_status take_also(neb_params *ps, const char *also)
 neb_status neb__params_take_matrices(neb_params *ps, const char *also)
 {
     if (ps->matrices_taken) return NEB_OK;
-    if (ps->ready && ps->partition)
+    if (ps->ready && (neb__partition_of_grads(ps) || neb__partition_of_masters(ps)))
         return neb__fail(NEB_ERR_STATE,
                          "the ranks have shared out the parameters, perhaps in the middle of a matrix");
     for (int i = 0; i < ps->count; i++)

@@ -273,7 +273,7 @@ neb_tensor *neb_weight(neb_tape *t, neb_param *p)
     if (neb__partition_of_values(t->params)) { /* its memory lives as long as this tensor is read */
         int64_t offset;
         x->alloc = neb__partition_gather(t, p, &offset);
-        x->offset = (size_t)offset * sizeof(float);
+        x->offset = (size_t)offset * neb__partition_width(t->params);
     }
     x->needs_grad = neb__tape_wants_grad(t) && p->trainable;
     struct neb_node *n = neb__tape_record(t, NEB_OPCODE_weight, 0, NULL, 1, &x);

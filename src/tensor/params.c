@@ -272,15 +272,17 @@ static neb_status allocate(neb_params *ps)
     neb_device *d = ps->dev;
     const struct neb_partition *part = ps->partition;
     size_t all = (size_t)ps->all_values,
-           train = (size_t)(part ? part->end - part->first : ps->trainable_values);
+           train = (size_t)(neb__partition_of_grads(ps) ? part->end - part->first : ps->trainable_values),
+           copy = (neb__partition_of_values(ps) ? (size_t)neb__partition_held(ps) : all) * 2;
     if (!all) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameter with values");
     NEB_TRY(neb__masters_alloc(ps));
     if (train) {
         NEB_TRY(d->ops->alloc(d->ctx, train * sizeof(float), (void **)&ps->grad));
         NEB_TRY(d->ops->fill(d->ctx, ps->grad, 0, train * sizeof(float)));
     }
-    if (d->config.compute == NEB_BF16) NEB_TRY(d->ops->alloc(d->ctx, all * 2, &ps->shadow));
-    return NEB_OK;
+    if (d->config.compute != NEB_BF16) return NEB_OK;
+    NEB_TRY(d->ops->alloc(d->ctx, copy ? copy : 2, &ps->shadow));
+    return d->ops->fill(d->ctx, ps->shadow, 0, copy);
 }
 
 neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
@@ -425,7 +427,7 @@ neb_status neb_param_read_grad(const neb_param *p, float *host)
     NEB_TRY(must_be_ready(p));
     if (!p->trainable)
         return neb__fail(NEB_ERR_STATE, "parameter '%s' is frozen: it has no gradient", p->name);
-    if (p->set->partition)
+    if (neb__partition_of_grads(p->set))
         return neb__fail(NEB_ERR_STATE, "the gradient of '%s' is not at one rank", p->name);
     return read_parts(p, p->set->grad, host);
 }

@@ -62,7 +62,8 @@ struct neb_params {
     void *shadow;        /* device, BF16 copy of value; NULL when computing in F32 */
     struct {
         bool wanted, on_host;        /* value is host memory */
-        float *vectors;              /* device: values of the parameters of one dimension */
+        float *vectors;              /* device: values of the parameters of one dimension … */
+        int64_t vector_values;       /* … and how many */
         float *stage;                /* device */
         uint64_t fence;              /* of the last copy to `value`; 0: none */
     } masters;                       /* masters.h */

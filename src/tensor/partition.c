@@ -118,9 +118,19 @@ static void make_units(neb_params *ps, bool trainable)
 
 /* ---- parameters -------------------------------------------------------------------------------------------- */
 
+bool neb__partition_of_grads(const neb_params *ps)
+{
+    return ps->partition && ps->partition->level > 1;
+}
+
 bool neb__partition_of_values(const neb_params *ps)
 {
     return ps->partition && ps->partition->level > 2;
+}
+
+bool neb__partition_of_masters(const neb_params *ps)
+{
+    return ps->partition && ps->partition->masters;
 }
 
 int64_t neb__partition_held(const neb_params *ps)
@@ -136,6 +146,10 @@ static void cut_frozen(const neb_params *ps, struct neb_partition *x)
     for (int r = 0; r <= x->link.size; r++)
         x->frozen[r] = ps->trainable_values + n * r / x->link.size * NEB_PARAM_ALIGN;
     x->held[0] = (struct neb_held){x->first, x->end, 0};
+    if (x->level < 3) {
+        x->held[1] = (struct neb_held){ps->trainable_values, ps->all_values, x->end - x->first};
+        return;
+    }
     x->held[1] = (struct neb_held){x->frozen[x->link.rank], x->frozen[x->link.rank + 1], x->end - x->first};
 }
 
@@ -164,20 +178,26 @@ static void remember(struct neb_partition *x, int unit)
     x->recent[0] = unit;
 }
 
+size_t neb__partition_width(const neb_params *ps)
+{
+    return ps->shadow ? sizeof(uint16_t) : sizeof(float);
+}
+
 static neb_status fetch(neb_tape *t, const struct neb_unit *u)
 {
     const neb_params *ps = t->params;
     struct neb_partition *x = ps->partition;
     const struct neb_held *h = &x->held[u->trainable ? 0 : 1];
-    float *to = (float *)neb__tape_address(t, u->gathered);
+    const size_t w = neb__partition_width(ps);
+    const char *own = ps->shadow ? ps->shadow : (const void *)ps->value;
+    char *to = neb__tape_address(t, u->gathered);
     int64_t first = u->first > h->first ? u->first : h->first, end = u->end < h->end ? u->end : h->end;
     if (first < end)
-        NEB_TRY(t->dev->ops->copy(t->dev->ctx, to + (first - u->first),
-                                  ps->value + h->at + (first - h->first),
-                                  (size_t)(end - first) * sizeof(float)));
+        NEB_TRY(t->dev->ops->copy(t->dev->ctx, to + (size_t)(first - u->first) * w,
+                                  own + (size_t)(h->at + (first - h->first)) * w, (size_t)(end - first) * w));
     cut_unit(x, u, u->trainable ? x->edge : x->frozen);
     x->order = neb__mix64(x->order + (uint64_t)(u - x->unit) + 0x10001);
-    return x->link.gather(x->link.arg, to, x->cut);
+    return x->link.gather(x->link.arg, to, x->cut, ps->shadow ? NEB_BF16 : NEB_F32);
 }
 
 int neb__partition_gather(neb_tape *t, neb_param *p, int64_t *offset)
@@ -188,7 +208,7 @@ int neb__partition_gather(neb_tape *t, neb_param *p, int64_t *offset)
     remember(x, p->unit);
     *offset = p->offset - u->first;
     if (u->gathered >= 0) return u->gathered;
-    u->gathered = neb__tape_take(t, (size_t)(u->end - u->first) * sizeof(float));
+    u->gathered = neb__tape_take(t, (size_t)(u->end - u->first) * neb__partition_width(t->params));
     if (u->gathered < 0) return -1;
     return t->dry || neb__tape_done(t, fetch(t, u)) == NEB_OK ? u->gathered : -1;
 }
@@ -204,6 +224,8 @@ neb_status neb__partition_place(neb_params *ps)
     neb__partition_edges(ps, x->link.size, x->edge);
     x->first = x->edge[x->link.rank];
     x->end = x->edge[x->link.rank + 1];
+    /* masters on the host are all there */
+    x->masters = x->level > 2 || (ps->dev->config.compute == NEB_BF16 && !ps->masters.wanted);
     cut_frozen(ps, x);
     return NEB_OK;
 }
@@ -216,7 +238,7 @@ void neb__partition_reset(neb_tape *t, const int *contributions)
     struct neb_partition *x = ps ? ps->partition : NULL;
     if (!x) return;
     forget_units(x);
-    if (!t->run->grad) return;
+    if (!t->run->grad || x->level < 2) return;
     for (int u = 0; u < x->units; u++) {
         x->unit[u].bucket = -1;
         x->unit[u].left = 0;
@@ -291,7 +313,7 @@ static neb_status add_up(neb_tape *t, struct neb_unit *u)
 neb_status neb__partition_announce(neb_tape *t)
 {
     struct neb_partition *x = t->params ? t->params->partition : NULL;
-    for (int i = 0; x && t->failed == NEB_OK && i < x->units; i++) {
+    for (int i = 0; x && x->level > 1 && t->failed == NEB_OK && i < x->units; i++) {
         struct neb_unit *u = &x->unit[i];
         if (!u->touched) continue;
         u->touched = false;

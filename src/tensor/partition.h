@@ -1,7 +1,11 @@
-/* partition.h (internal): gradients, and parameters, of which each rank of a site holds a part.
+/* partition.h (internal): masters, gradients and parameters, of which each rank of a site holds a part.
  *
  * The trainable slab is cut into one range for each rank, at the blocks of the gradient's norm. It is also cut
  * into units: the parameters of one layer that lie side by side. A unit is what is in memory at one time.
+ *
+ * Masters (level 1). Where the device computes in BF16, a rank keeps the F32 values of its range alone; all ranks have
+ * the BF16 copy that ops read, and F32 copies of the parameters of one dimension. After an update the ranks gather the
+ * copy. In F32 the values are what ops read, and level 1 changes nothing here.
  *
  * Gradients (level 2). The contributions to a unit's gradient meet in a bucket, which is an allocation of the
  * run like any other, so the planner lays it over activations that are not alive then. After the last one the
@@ -11,7 +15,8 @@
  * Parameters (level 3). A rank holds the values of its ranges alone, one of the trainable and one of the frozen
  * part. An op that reads a parameter has its unit gathered from all ranks into an allocation of the run. The
  * last few units are remembered; when a unit has been forgotten, the next op that reads it gathers it again, so
- * its memory is free between the forward and the backward pass. All ranks run the same model in step. */
+ * its memory is free between the forward and the backward pass. In BF16 it is the copy of which a rank has a part, and
+ * that is gathered. All ranks run the same model in step. */
 #ifndef NEB_TENSOR_PARTITION_H
 #define NEB_TENSOR_PARTITION_H
 
@@ -24,7 +29,7 @@ struct neb_partition_link {
     /* Rank r gets the sum of the values [edge[r], edge[r + 1]); the rest is undefined afterwards. */
     neb_status (*sum_scatter)(void *arg, float *values, const int64_t *edge);
     /* Rank r has the values [edge[r], edge[r + 1]); afterwards every rank has all of them. */
-    neb_status (*gather)(void *arg, float *values, const int64_t *edge);
+    neb_status (*gather)(void *arg, void *values, const int64_t *edge, neb_dtype type);
 };
 
 enum { NEB_UNITS_KEPT = 4 };
@@ -45,12 +50,13 @@ struct neb_unit {
 };
 
 struct neb_partition {
-    int level; /* 2: gradients; 3: parameters, too */
+    int level;    /* 1: masters; 2: gradients, too; 3: parameters, too */
+    bool masters; /* a rank has the masters of its ranges alone */
     struct neb_partition_link link;
     int64_t *edge;              /* (ranks + 1): the ranges, in values of the trainable slab */
     int64_t first, end;         /* this rank's */
     int64_t *frozen;            /* (ranks + 1): the ranges of the frozen part */
-    struct neb_held held[2];    /* level 3: trainable, frozen */
+    struct neb_held held[2];    /* with masters: trainable, frozen (all of them below level 3) */
     int recent[NEB_UNITS_KEPT]; /* units that are gathered, the last one read first; -1: none */
     int64_t *cut;               /* (ranks + 1): the ranges inside a unit */
     struct neb_unit *unit;
@@ -68,6 +74,10 @@ neb_status neb__params_partition(neb_params *ps, int level, const struct neb_par
 neb_status neb__partition_place(neb_params *ps);
 void neb__partition_free(struct neb_partition *x); /* NULL is fine */
 
+/* Whether a rank has a part of the gradients alone; of the masters alone. */
+bool neb__partition_of_grads(const neb_params *ps);
+bool neb__partition_of_masters(const neb_params *ps);
+size_t neb__partition_width(const neb_params *ps); /* bytes of a value that is gathered */
 /* Whether ranks hold parts of the parameters. */
 bool neb__partition_of_values(const neb_params *ps);
 /* How many values of the slab are here. */

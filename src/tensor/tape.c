@@ -174,7 +174,7 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
 /* Parameters that no op of this run reaches have gradient 0. */
 static neb_status clear_unreached(neb_tape *t)
 {
-    if (t->params->partition) return neb__partition_finish(t);
+    if (neb__partition_of_grads(t->params)) return neb__partition_finish(t);
     for (int i = 0; i < t->params->count; i++) {
         neb_param *p = t->params->list[i];
         if (!p->trainable || p->elsewhere || p->written) continue;
@@ -309,7 +309,7 @@ neb_status neb__tape_planned(neb_tape *t, const struct neb_run *run, neb_compute
         bool others = neb__tape_in_flight(t) > 0; /* they may use this plan */
         if (!others) drop_plan(t, plan);
         t->plan = NULL;
-        bool shared = run->grad && t->params && t->params->partition;
+        bool shared = run->grad && t->params && neb__partition_of_grads(t->params);
         if (attempt || run->accumulate || others || shared)
             return neb__fail(NEB_ERR_STATE,
                              "the model does something different each time it runs with key %" PRIu64

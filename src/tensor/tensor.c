@@ -112,20 +112,22 @@ void *neb__tensor_data(neb_tape *t, neb_tensor *x)
 }
 
 /* The values of a parameter of which each rank has a part. */
-static float *gathered(neb_tape *t, neb_param *p)
+static void *gathered(neb_tape *t, neb_param *p)
 {
     int64_t offset;
     int id = neb__partition_gather(t, p, &offset);
-    return id < 0 ? NULL : (float *)neb__tape_address(t, id) + offset;
+    return id < 0 ? NULL : neb__tape_address(t, id) + (size_t)offset * neb__partition_width(t->params);
 }
 
 const float *neb__param_master(neb_tape *t, neb_param *p)
 {
-    if (p && neb__partition_of_values(t->params)) return gathered(t, p);
-    if (!p || !t->params->masters.on_host) return p ? t->params->value + p->offset : NULL;
+    const neb_params *ps = t->params;
+    if (p && neb__partition_of_values(ps) && !ps->shadow) return gathered(t, p);
+    if (!p) return NULL;
+    if (!ps->masters.on_host && !neb__partition_of_masters(ps)) return ps->value + p->offset;
     if (p->vector >= 0) return t->params->masters.vectors + p->vector;
     neb__tape_fail(t, NEB_ERR_UNSUPPORTED, "parameter",
-                   "'%s' is read in F32, but offloaded masters leave only parameters of one dimension in F32",
+                   "'%s' is read in F32, but masters elsewhere leave only parameters of one dimension in F32",
                    p->name);
     return NULL;
 }

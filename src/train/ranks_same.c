@@ -164,7 +164,7 @@ static neb_status check(struct neb_trainer *t)
 neb_status neb__ranks_check(struct neb_trainer *t, bool now)
 {
     const struct neb_job_parallel *p = &t->job->parallel;
-    if (p->data < 2 || !p->check_every || neb__work_gathers(t->work)) return NEB_OK;
+    if (p->data < 2 || !p->check_every || neb__work_shares_masters(t->work)) return NEB_OK;
     NEB_TRY(flip_if_asked(t));
     if (!now && t->made % p->check_every) return NEB_OK;
     neb_status status = neb__group_agree(t->ranks, check(t));
