@@ -72,7 +72,7 @@ void neb__idle_tick(struct neb_round *r)
     neb__core_note(
         r, "the leading site commits nothing although there are updates; looking for another one to lead");
     r->idle = true;
-    r->shun_until = r->now + 2 * r->cfg.elect_ms;
+    r->shun_until = r->now + 4 * r->cfg.elect_ms;
     r->elect_at = r->now;
 }
 

@@ -404,7 +404,9 @@ bool neb__log_acked(const struct neb_round *r, struct neb_core_promise *out)
     if (NEB_MUTANT(view_not_durable)) return true;
     out->head = r->disk_head;
     return r->durable.view == r->view && r->durable.normal == r->normal && r->durable.head >= r->disk_head &&
-           r->durable.incarnation == r->incarnation;
+           r->durable.incarnation == r->incarnation &&
+           r->durable.lapse[r->self] ==
+               r->lapse[r->self]; /* else its word would show that it forgot, after a crash */
 }
 
 /* Versions of applied cells, and of the site's own merged state, prove commits that the mark, written

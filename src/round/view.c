@@ -229,7 +229,7 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
     /* Nobody signs this flag, so it counts only for an empty disk, which has no promise to stand by. */
-    bool word_counts = r->empty || r->cfg.quorum == NEB_QUORUM_OLD;
+    bool word_counts = (r->empty && !NEB_MUTANT(trust_empty_disk)) || r->cfg.quorum == NEB_QUORUM_OLD;
     if ((f->flags & NEB_FLAG_FORGOT) && word_counts && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
     bool own = own_lapse(r, f);
     if (lost(r, f, own)) r->forgot = true;
