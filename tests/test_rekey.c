@@ -73,13 +73,14 @@ static void rekey(const struct sites *s, const char *dir)
     struct neb_chain *chain;
     struct neb_roster next;
     struct neb_buf request, epoch;
+    struct neb_rekey_head head = {0};
     bool taken;
     neb__buf_init(&request, 4096);
-    assert_ok(neb__rekey_request(dir, &request));
+    assert_ok(neb__rekey_request(dir, &head, &request));
     assert_ok(neb__site_roster_load(dir, &chain));
     assert_ok(neb__rekey_take(dir, chain, &taken)); /* nobody has signed it yet */
     assert_false(taken);
-    assert_ok(neb__rekey_check((const char *)request.data, request.len, chain, &next));
+    assert_ok(neb__rekey_check((const char *)request.data, request.len, chain, &next, &head));
     sites_sign(s, chain, &next, &epoch);
     assert_ok(neb__chain_extend(chain, epoch.data, epoch.len));
     assert_ok(neb__rekey_take(dir, chain, &taken));
@@ -146,21 +147,22 @@ static void requests_are_hostile(void **state)
     struct neb_chain *chain;
     struct neb_roster next;
     struct neb_buf r;
+    struct neb_rekey_head head = {7, {{1, 2, 3}}};
     sites_make(&s, 2, NULL);
     neb__buf_init(&r, 4096);
-    assert_ok(neb__rekey_request(s.path[0], &r));
+    assert_ok(neb__rekey_request(s.path[0], &head, &r));
     assert_ok(neb__site_roster_load(s.path[0], &chain));
     check_log_quiet();
     for (size_t n = 0; n + 1 < r.len; n += 7) /* every length */
-        assert_int_equal(NEB_ERR_CORRUPT, neb__rekey_check((const char *)r.data, n, chain, &next));
+        assert_int_equal(NEB_ERR_CORRUPT, neb__rekey_check((const char *)r.data, n, chain, &next, &head));
     for (size_t i = 0; i + 1 < r.len; i++) { /* every byte */
         uint8_t was = r.data[i];
         r.data[i] = was == '0' ? '1' : '0';
-        assert_true(neb__rekey_check((const char *)r.data, r.len, chain, &next) != NEB_OK);
+        assert_true(neb__rekey_check((const char *)r.data, r.len, chain, &next, &head) != NEB_OK);
         r.data[i] = was;
     }
     check_log_restore();
-    assert_ok(neb__rekey_check((const char *)r.data, r.len, chain, &next));
+    assert_ok(neb__rekey_check((const char *)r.data, r.len, chain, &next, &head));
     neb__roster_free(&next);
     neb__chain_free(chain);
     neb__buf_free(&r);

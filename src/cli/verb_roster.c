@@ -365,9 +365,11 @@ static neb_status parse_head(const char *text, uint64_t *index, struct neb_hash 
     return NEB_OK;
 }
 
-/* Signs `next` as the successor of the chain in `file` and writes it back. */
+/* Signs `next` as the successor of the chain in `file` and writes it back. said: the log's head, where --head does not say
+ * it; or NULL. */
 static neb_status new_epoch(const struct options *o, const char *file, struct neb_chain *c,
-                            const struct neb_roster *next, enum neb_epoch_kind kind)
+                            const struct neb_roster *next, enum neb_epoch_kind kind,
+                            const struct neb_rekey_head *said)
 {
     struct neb_key *key = NULL;
     struct neb_buf b;
@@ -376,6 +378,7 @@ static neb_status new_epoch(const struct options *o, const char *file, struct ne
     if (!o->operator_)
         return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs the change");
     NEB_TRY(parse_head(o->head, &index, &head));
+    if (!o->head && said) index = said->index, head = said->hash;
     NEB_TRY(neb__site_key(o->operator_, &key));
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX + 4);
     const struct neb_key *signers[] = {key};
@@ -416,7 +419,7 @@ static neb_status evict(struct neb_call *call)
     }
     if (status == NEB_OK && neb__roster_meets(&next) != NEB_OK)
         fprintf(stderr, "warning: %s\n", neb_last_error()); /* its removal may matter more */
-    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_EVICT);
+    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_EVICT, NULL);
     neb__roster_free(&next);
     neb__chain_free(c);
     return status;
@@ -429,11 +432,12 @@ static neb_status rekey(struct neb_call *call)
     struct neb_chain *c;
     struct neb_roster next = {0};
     struct neb_buf text;
+    struct neb_rekey_head head;
     NEB_TRY(open_chain(call->words[0], file, &c));
     neb__buf_init(&text, 4096);
     neb_status status = neb__file_read(call->words[1], &text);
-    if (status == NEB_OK) status = neb__rekey_check((const char *)text.data, text.len, c, &next);
-    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
+    if (status == NEB_OK) status = neb__rekey_check((const char *)text.data, text.len, c, &next, &head);
+    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE, &head);
     neb__roster_free(&next);
     neb__buf_free(&text);
     neb__chain_free(c);
@@ -457,7 +461,7 @@ static neb_status admit(struct neb_call *call)
         next.members[at] = m;                            /* a copy has room for one more */
         if (at == next.count) next.count++;
         status = neb__roster_meets(&next);
-        if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
+        if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE, NULL);
     }
     neb__roster_free(&next);
     neb__chain_free(c);

@@ -85,7 +85,7 @@ static neb_status restore_outer(neb_session *s, const struct neb_ledger_found *l
 
 struct beginning {
     struct neb_members members;
-    bool over;
+    bool over, changed; /* changed: other members since; a new key alone is no such change */
 };
 
 /* The roster with which the log begins: the last one that was signed before there was a record to name. */
@@ -94,7 +94,6 @@ static void begin(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
     struct beginning *b = arg;
     struct neb_members m = {.epoch = (uint32_t)epoch, .heavy = NEB_NO_SITE};
     b->over |= head != 0;
-    if (b->over) return;
     for (uint32_t i = 0; i < r->count; i++) {
         const struct neb_member *p = &r->members[i];
         m.members |= neb__bit(p->id);
@@ -102,7 +101,9 @@ static void begin(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
         if (!(p->flags & NEB_MEMBER_WITNESS)) m.trains |= neb__bit(p->id);
         if (p->votes > 1) m.heavy = p->id;
     }
-    b->members = m;
+    if (b->over) m.epoch = b->members.epoch;
+    b->changed |= b->over && !neb__members_equal(&m, &b->members);
+    if (!b->over) b->members = m;
 }
 
 neb_status neb__members_at_beginning(const struct neb_chain *chain, struct neb_members *out)
@@ -144,8 +145,8 @@ static neb_status first_roster(neb_session *s)
                            "the roster was changed by hand after the run began: members come and go by "
                            "`nebula-i order`; give the site its old file again (nebula-i adopt)");
     else if (status == NEB_ERR_NOTFOUND)
-        status = begin_here(s, b.over) == NEB_OK ? neb__blob_save(&s->disk, "beginning", now, n, true)
-                                                 : NEB_ERR_CONFIG;
+        status = begin_here(s, b.changed) == NEB_OK ? neb__blob_save(&s->disk, "beginning", now, n, true)
+                                                    : NEB_ERR_CONFIG;
     neb__buf_free(&kept);
     return status;
 }

@@ -1,11 +1,12 @@
 /* rekey.c: a request for a new key, one line of text:
  *
- *     nebula-i-rekey 1 NAME GENESIS OLD NEW SIGNATURE-OLD SIGNATURE-NEW        (hex)
+ *     nebula-i-rekey 1 NAME GENESIS OLD NEW INDEX HASH SIGNATURE-OLD SIGNATURE-NEW        (hex)
  *
- * Both signatures are of genesis hash, old and new public key, so a request is worth something in one run and for one change.
+ * Both signatures are of genesis hash, old and new public key, index and hash of a record, so a request is worth something in one run and for one change.
  * A thief of the old key can ask as well as its owner. That is why the operator decides, who should ask the owner. The
  * history stays verifiable: each epoch of the chain has the keys of its time. */
 #include "seal/rekey.h"
+#include "base/bytes.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "seal/site.h"
@@ -17,12 +18,13 @@
 #include <unistd.h>
 
 static const char purpose[] = "nebula-i rekey";
-enum { SIGNED = NEB_HASH_SIZE + 2 * NEB_PUBLIC_SIZE };
+enum { SIGNED = 2 * NEB_HASH_SIZE + 2 * NEB_PUBLIC_SIZE + 8 };
 
 struct request {
     char name[NEB_NAME_SIZE];
     struct neb_hash genesis;
     struct neb_public old, next;
+    struct neb_rekey_head head;
     struct neb_signature by_old, by_next;
 };
 
@@ -31,6 +33,8 @@ static void to_sign(const struct request *r, uint8_t out[SIGNED])
     memcpy(out, r->genesis.b, NEB_HASH_SIZE);
     memcpy(out + NEB_HASH_SIZE, r->old.b, NEB_PUBLIC_SIZE);
     memcpy(out + NEB_HASH_SIZE + NEB_PUBLIC_SIZE, r->next.b, NEB_PUBLIC_SIZE);
+    neb__put64(out + NEB_HASH_SIZE + 2 * NEB_PUBLIC_SIZE, r->head.index);
+    memcpy(out + SIGNED - NEB_HASH_SIZE, r->head.hash.b, NEB_HASH_SIZE);
 }
 
 static neb_status put_hex(struct neb_buf *out, const uint8_t *p, size_t n)
@@ -88,15 +92,19 @@ static neb_status write_request(const struct request *r, struct neb_buf *out)
     NEB_TRY(neb__buf_printf(out, "nebula-i-rekey 1 %s", r->name));
     NEB_TRY(put_hex(out, r->genesis.b, NEB_HASH_SIZE));
     NEB_TRY(put_hex(out, r->old.b, NEB_PUBLIC_SIZE));
+    uint8_t index[8];
+    neb__put64(index, r->head.index);
     NEB_TRY(put_hex(out, r->next.b, NEB_PUBLIC_SIZE));
+    NEB_TRY(put_hex(out, index, sizeof index));
+    NEB_TRY(put_hex(out, r->head.hash.b, NEB_HASH_SIZE));
     NEB_TRY(put_hex(out, r->by_old.b, NEB_SIGNATURE_SIZE));
     NEB_TRY(put_hex(out, r->by_next.b, NEB_SIGNATURE_SIZE));
     return neb__buf_append(out, "\n", 1);
 }
 
-neb_status neb__rekey_request(const char *dir, struct neb_buf *out)
+neb_status neb__rekey_request(const char *dir, const struct neb_rekey_head *head, struct neb_buf *out)
 {
-    struct request r = {0};
+    struct request r = {.head = *head};
     struct neb_chain *chain = NULL;
     struct neb_key *old = NULL, *next = NULL;
     uint8_t text[SIGNED];
@@ -133,14 +141,19 @@ static bool parse(const char *text, size_t n, struct request *r)
     if (name >= NEB_NAME_SIZE || !neb__name_valid(p, name)) return false;
     memcpy(r->name, p, name);
     p += name;
-    return get_hex(&p, end, r->genesis.b, NEB_HASH_SIZE) && get_hex(&p, end, r->old.b, NEB_PUBLIC_SIZE) &&
-           get_hex(&p, end, r->next.b, NEB_PUBLIC_SIZE) &&
-           get_hex(&p, end, r->by_old.b, NEB_SIGNATURE_SIZE) &&
-           get_hex(&p, end, r->by_next.b, NEB_SIGNATURE_SIZE) && p == end;
+    uint8_t index[8] = {0};
+    bool whole = get_hex(&p, end, r->genesis.b, NEB_HASH_SIZE) &&
+                 get_hex(&p, end, r->old.b, NEB_PUBLIC_SIZE) &&
+                 get_hex(&p, end, r->next.b, NEB_PUBLIC_SIZE) && get_hex(&p, end, index, sizeof index) &&
+                 get_hex(&p, end, r->head.hash.b, NEB_HASH_SIZE) &&
+                 get_hex(&p, end, r->by_old.b, NEB_SIGNATURE_SIZE) &&
+                 get_hex(&p, end, r->by_next.b, NEB_SIGNATURE_SIZE);
+    r->head.index = neb__get64(index);
+    return whole && p == end;
 }
 
 neb_status neb__rekey_check(const char *text, size_t n, const struct neb_chain *chain,
-                            struct neb_roster *roster)
+                            struct neb_roster *roster, struct neb_rekey_head *head)
 {
     struct request r = {0};
     uint8_t bytes[SIGNED];
@@ -159,6 +172,7 @@ neb_status neb__rekey_check(const char *text, size_t n, const struct neb_chain *
     size_t at = (size_t)(m - chain->now.members);
     NEB_TRY(neb__roster_copy(&chain->now, roster));
     roster->members[at].key = r.next;
+    *head = r.head;
     return NEB_OK;
 }
 

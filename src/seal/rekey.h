@@ -11,14 +11,22 @@
 
 #include "seal/roster.h"
 
+/* A record of the run's log that the site has seen committed. The epoch with the new key names it, so that everybody knows the
+ * run had begun before. index 0: there is none. */
+struct neb_rekey_head {
+    uint64_t index;
+    struct neb_hash hash;
+};
+
 /* The folder must have a roster. A next key that is there already is used again. `out` gets one line of text.
  *   NEB_ERR_NOTFOUND: the site has not joined a run; NEB_ERR_IO, NEB_ERR_AUTH, NEB_ERR_NOMEM */
-neb_status neb__rekey_request(const char *dir, struct neb_buf *out);
+neb_status neb__rekey_request(const char *dir, const struct neb_rekey_head *head, struct neb_buf *out);
 
-/* The text is hostile. `roster` gets a copy of the chain's newest roster with the new key; owes neb__roster_free().
+/* The text is hostile. `roster` gets a copy of the chain's newest roster with the new key; owes neb__roster_free(). `head`: as
+ * the site said.
  *   NEB_ERR_CORRUPT: not a request; NEB_ERR_AUTH: of another run, of nobody in the roster, or not signed by both keys */
 neb_status neb__rekey_check(const char *text, size_t n, const struct neb_chain *chain,
-                            struct neb_roster *roster);
+                            struct neb_roster *roster, struct neb_rekey_head *head);
 
 /* If the roster names the site with its next key, that key becomes the site's, and the old one is gone. Else nothing changes.
  * No process may run the site meanwhile. */
