@@ -1,4 +1,4 @@
-# What `cmake --install` puts where. Components, for packages: command, library, development, cuda, mpi, manual; without one all are
+# What `cmake --install` puts where. Components, for packages: command, library, development, cuda, mpi, opencl, manual; without one all are
 # installed. The package file and nebula-i.pc find the rest by their own place, so a tree may be moved.
 include(CMakePackageConfigHelpers)
 set(NEB_PACKAGE ${CMAKE_INSTALL_LIBDIR}/cmake/nebula-i)
