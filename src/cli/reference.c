@@ -74,8 +74,9 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"NEBULA_OPENCL_KERNELS",
      "`cpu` or `gpu`: which cut of the OpenCL kernels is used, instead of the one for the "
      "device's kind; for tests"},
-    {"XDG_CACHE_HOME",
-     "where the OpenCL device keeps compiled kernels (`nebula-i/opencl`); `~/.cache` if it is not set"},
+    {"XDG_CACHE_HOME, HOME",
+     "where the OpenCL device keeps compiled kernels: `nebula-i/opencl` in the first, or in `.cache` of the "
+     "second"},
     {"OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, PMI_SIZE, SLURM_LOCALID, "
      "SLURM_STEP_NUM_TASKS, SLURM_JOB_ID",
      "set by mpirun and Slurm: whether this process is one of several of a site, and where they run"},
