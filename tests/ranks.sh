@@ -124,7 +124,9 @@ refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "
 refused "8, but a step has 4 micro-batches" parallel.data=8
 refused "there is one process" parallel.zero=1
 refused "Muon needs whole matrices of its momentum" train.optimizer=muon parallel.offload=moments
-refused "shared out in f32 only" parallel.data=2 parallel.zero=3 train.dtype=bf16
+refused "parallel.tensor is 1" parallel.sequence=yes
+refused "use zero 0 or 1" parallel.data=2 parallel.tensor=2 parallel.zero=2 parallel.sequence=yes
+refused "not kept on the host, too" parallel.data=2 parallel.zero=3 parallel.offload=optimizer train.dtype=bf16
 refused "parallel.tensor is 4, but model.heads is 2, which 4 processes cannot share" parallel.tensor=4
 refused "make train.micro a multiple of 3" parallel.data=3 parallel.zero=2
 refused "from 0 to 3" parallel.data=2 parallel.zero=7
