@@ -39,8 +39,9 @@ root() { sed -n "s/^$1 .*state root \([0-9a-f]*\),.*/\1/p" $2; }
 [ -n "$(root a calm.log)" ] && [ "$(root a calm.log)" = "$(root b calm.log)" ] || fail "the roots of the calm run differ"
 
 "$nebula" lab job.yaml out=hurt --wan 100mbit,20ms > hurt.log 2>&1 & lab=$!
+here() { for p; do [ "$(readlink /proc/$p/cwd)" != "$dir" ] || echo $p; done; } # of these processes, those of this test
 ranks_of() { # SITE: the processes that mpirun has started
-    for p in $(pgrep -f "^$nebula train .*--site $1 .*" || pgrep -f "train .*--site $1"); do
+    for p in $(here $(pgrep -f "train .*--site $1")); do
         tr '\0' '\n' < /proc/$p/environ 2> /dev/null | grep -q '^OMPI_COMM_WORLD_RANK=' && echo $p
     done
 }

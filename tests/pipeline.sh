@@ -71,11 +71,12 @@ fi
 
 # ---- a rank that is lost
 train calm parallel.pipeline=2 train.steps=800
+here() { for p; do [ "$(readlink /proc/$p/cwd)" != "$dir" ] || echo $p; done; } # of these processes, those of this test
 hurt() { # STAGE: kills it once a checkpoint is there; false: the training was over by then
     "$nebula" train job.yaml out=hurt parallel.pipeline=2 train.steps=800 > hurt.log 2>&1 & pid=$!
     started="$started $pid"
     until [ -n "$(ls hurt/checkpoints/*.neb 2> /dev/null)" ]; do kill -0 $pid 2> /dev/null || fail "hurt ended early"; sleep 0.05; done
-    kill -KILL $(pgrep -f "^$nebula train job.yaml .*out=hurt " | grep -v "^$pid$" | sed -n $(($1 + 1))p) 2> /dev/null
+    kill -KILL $(here $(pgrep -f "^$nebula train job.yaml .*out=hurt ") | grep -v "^$pid$" | sed -n $(($1 + 1))p) 2> /dev/null
 }
 for rank in 0 1; do
     until hurt $rank; do wait $pid; rm -r hurt; done

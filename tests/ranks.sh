@@ -77,7 +77,8 @@ if train mzero $short train.steps=101; then fail "AdamW went on from Muon's chec
 grep -aq "was written with train.optimizer: muon, and the job says adamw" mzero.log || fail "no message about the optimizer"
 
 # ---- ranks that are lost
-ranks_of() { pgrep -f "^$nebula train job.yaml .*out=$1 " | grep -v "^$2$" || true; } # OUT LAUNCHER
+here() { for p; do [ "$(readlink /proc/$p/cwd)" != "$dir" ] || echo $p; done; } # of these processes, those of this test
+ranks_of() { here $(pgrep -f "^$nebula train job.yaml .*out=$1 ") | grep -v "^$2$" || true; } # OUT LAUNCHER
 hurt() { # SIGNAL OUT LAUNCHER: the last rank gets the signal once a checkpoint is there
     until [ -n "$(ls $2/checkpoints/*.neb 2> /dev/null)" ]; do kill -0 $3 2> /dev/null || fail "$2 ended early"; sleep 0.1; done
     kill -$1 $(ranks_of $2 $3 | tail -1)

@@ -95,8 +95,9 @@ if salloc --quiet --nodes=2 --ntasks=2 "$nebula" train job.yaml out=three parall
 grep -q "the Slurm allocation has 2 tasks, but the job's layout has 3 ranks" three.log || fail "no message about the number of tasks"
 
 # ---- ranks that are lost, a job that is cancelled
+here() { for p; do [ "$(readlink /proc/$p/cwd)" != "$dir" ] || echo $p; done; } # of these processes, those of this test
 ranks_of() { # OUT
-    for p in $(pgrep -f "$nebula train job.yaml.* out=$1"); do
+    for p in $(here $(pgrep -f "$nebula train job.yaml.* out=$1")); do
         tr '\0' '\n' < /proc/$p/environ 2> /dev/null | grep -qE '^(OMPI_COMM_WORLD_RANK|PMIX_RANK)=' && echo $p
     done
 }
