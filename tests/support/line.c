@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-static struct neb_rate_rung rungs[32];
+static struct neb_rate_rung rungs[64];
 static int rung_count;
 
 int line_table(void **state)
@@ -16,6 +16,7 @@ int line_table(void **state)
     for (int i = 0; i < neb__rung_count; i++) {
         const struct neb_rung *k = &neb__rung_table[i];
         if (k->outside_scales) continue;
+        assert_true(rung_count < (int)(sizeof rungs / sizeof *rungs));
         rungs[rung_count++] =
             (struct neb_rate_rung){k->id, k->name, k->cls, (double)k->bytes, (double)k->error};
     }
