@@ -81,6 +81,12 @@ grep -q "^replayed: state root" log || fail "the audit did not replay"
 sed 's/"records": /"records": 1/' audit.json > changed.json
 if "$nebula" audit --verify changed.json > log 2>&1; then fail "a changed audit verifies"; fi
 
+# a file that somebody put there names nobody
+cp two/b/site/run/quiet/certificate two/b/site/run/quiet/guilt-1
+if "$nebula" audit two/b/site > log 2>&1; then fail "a planted proof was not noticed"; fi
+grep -q "problem: guilt-1 proves nothing against site 1" log || fail "no word of a planted proof"
+rm two/b/site/run/quiet/guilt-1
+
 # an update that somebody changed, a record that somebody changed
 update=$(ls two/b/site/run/quiet/p-* | head -1)
 printf x | dd of="$update" bs=1 seek=300 conv=notrunc 2> /dev/null

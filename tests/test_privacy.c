@@ -428,6 +428,46 @@ static void statements_add_up(void **state)
     assert_int_equal(NEB_ERR_CORRUPT, neb__privacy_statement_get(bytes, 63, &s));
 }
 
+/* A site that stands at one count sends updates that it does not pay for. */
+static void every_update_of_a_site_counts(void **state)
+{
+    (void)state;
+    struct neb_privacy_sum sum = {0};
+    struct neb_privacy_statement s = {
+        .unit = NEB_PRIVACY_SITE, .step = {2, 1}, .clip = 1, .delta = 1e-5, .count = 1};
+    assert_ok(neb__privacy_epsilon(&s.step, 1, s.delta, &s.epsilon));
+    assert_ok(neb__privacy_sum_add(&sum, &s));
+    assert_false(sum.fell || sum.understated);
+    assert_ok(neb__privacy_sum_add(&sum, &s));
+    assert_true(sum.fell && sum.understated && sum.count == 2);
+}
+
+/* Steps may be charged at one noise, and first stated after a start with less. */
+static void a_change_of_noise_accuses_nobody(void **state)
+{
+    (void)state;
+    struct neb_privacy_sum sum = {0};
+    struct neb_privacy_rule r = {
+        .unit = NEB_PRIVACY_SAMPLE, .step = {2, 0.1}, .clip = 1, .delta = 1e-5, .block = 16};
+    struct neb_privacy_ledger *l;
+    struct neb_privacy_statement s;
+    char dir[] = "/tmp/nebula-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/privacy", dir);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(neb__privacy_ledger_open(path, &r, &l));
+        assert_ok(neb__privacy_take_step(l));
+        neb__privacy_state(l, &s);
+        assert_ok(neb__privacy_sum_add(&sum, &s));
+        assert_ok(neb__privacy_charge(l, 100, 0)); /* and nothing leaves before the next start */
+        neb__privacy_ledger_close(l);
+        r.step.noise = 0.5;
+    }
+    assert_false(sum.understated || sum.fell);
+    unlink(path);
+    rmdir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -442,6 +482,8 @@ int main(void)
         cmocka_unit_test(a_budget_ends),
         cmocka_unit_test(the_last_steps_come_in_short_blocks),
         cmocka_unit_test(statements_add_up),
+        cmocka_unit_test(every_update_of_a_site_counts),
+        cmocka_unit_test(a_change_of_noise_accuses_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,11 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "round/certificate.h"
 #include "run/audit.h"
 #include "run/session.h"
+#include "seal/site.h"
+#include "store/disk.h"
 
 #include <nebula/nebula.h>
 #include <pthread.h>
@@ -139,6 +142,53 @@ static void store(const char *dir, const struct neb_buf *b)
     assert_ok(neb__file_replace(path, b->data, b->len, 0600));
 }
 
+static neb_status sign_with(void *key, const char *purpose, const void *p, size_t n,
+                            uint8_t out[NEB_SEAL_SIZE])
+{
+    struct neb_signature given;
+    NEB_TRY(neb__key_sign(key, purpose, p, n, &given));
+    memcpy(out, given.b, NEB_SEAL_SIZE);
+    return NEB_OK;
+}
+
+/* Puts two statements of site 2 that contradict each other into the folder of site 1; the key in `signer` signs them. */
+static void plant_proof(const struct sites *sites, const struct neb_hash *genesis, const char *signer)
+{
+    struct neb_key *key;
+    struct neb_disk disk;
+    struct neb_buf b;
+    char dir[300];
+    assert_ok(neb__site_key(signer, &key));
+    const struct neb_seal seal = {.arg = key, .sign = sign_with};
+    neb__buf_init(&b, 1 << 16);
+    for (int i = 0; i < 2; i++) {
+        struct neb_said s = {.kind = NEB_SAID_HOLDS, .site = 2, .view = 7, .index = 1};
+        s.hash.b[0] = (uint8_t)i;
+        assert_ok(neb__said_sign(&s, genesis, &seal));
+        assert_ok(neb__said_put(&s, &b));
+    }
+    snprintf(dir, sizeof dir, "%s/run", sites->path[0]);
+    assert_ok(neb__disk_open(dir, &disk));
+    assert_ok(neb__blob_save(&disk, "guilt-2", b.data, b.len, true));
+    neb__disk_close(&disk);
+    neb__buf_free(&b);
+    neb__key_free(key);
+}
+
+/* A file that says guilt in its name names nobody; signatures of the site itself do. */
+static void proofs_are_checked(const struct sites *sites, const struct neb_hash *genesis)
+{
+    for (int i = 0; i < 2; i++) {
+        struct neb_audit *a;
+        plant_proof(sites, genesis, sites->path[i]);
+        assert_ok(neb__run_audit(sites->path[0], NULL, NULL, &a));
+        assert_int_equal(1, a->problems);
+        assert_int_equal(i == 1, a->site[2].guilty);
+        assert_non_null(strstr(a->problem[0], i ? "is proven to lie" : "proves nothing"));
+        neb__free(a);
+    }
+}
+
 static void a_spent_budget_stops_the_updates(void **state)
 {
     (void)state;
@@ -169,6 +219,7 @@ static void a_spent_budget_stops_the_updates(void **state)
         assert_int_equal(NEB_PRIVACY_SITE, s->unit);
         assert_true(s->privacy.epsilon > 0 && s->privacy.epsilon <= s->privacy.limit);
     }
+    proofs_are_checked(&sites, &a->genesis);
     neb__free(a);
     sites_free(&sites);
 }

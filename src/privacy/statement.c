@@ -3,7 +3,8 @@
  *     'N' 'P' | version 1 | unit u8 | 0 u32 | noise f64 | rate f64 | clip f64 | epsilon f64 | delta f64 | limit f64 | count u64
  *
  * Little-endian. A statement charges the releases since the one before it at its own noise and rate, just as the site's
- * ledger does, so anybody who has all updates of a site computes the site's account to the last digit. */
+ * ledger does, so anybody who has all updates of a site computes the site's account to the last digit. Only where the noise
+ * changes the sum is a lower bound. */
 #include "privacy/statement.h"
 #include "base/bytes.h"
 
@@ -67,19 +68,33 @@ neb_status neb__privacy_statement_get(const uint8_t *in, size_t n, struct neb_pr
     return NEB_OK;
 }
 
+/* Releases between two statements of different noise: nobody knows where it changed. They count as the cheaper kind, so that
+ * an honest site is never said to state too little. */
+static neb_status one_of(struct neb_privacy_sum *sum, const struct neb_privacy_step *step,
+                         struct neb_rdp *out)
+{
+    const struct neb_rdp before = sum->one;
+    const bool first = !(sum->last.noise > 0);
+    if (step->noise != sum->last.noise || step->rate != sum->last.rate) {
+        NEB_TRY(neb__rdp_of(step, &sum->one));
+        sum->last = *step;
+    }
+    for (int i = 0; i < NEB_RDP_ORDERS; i++)
+        out->at[i] = first ? sum->one.at[i] : fmin(before.at[i], sum->one.at[i]);
+    return NEB_OK;
+}
+
+/* With unit site an update is a release, so a count that stands still is too low. */
 neb_status neb__privacy_sum_add(struct neb_privacy_sum *sum, const struct neb_privacy_statement *s)
 {
+    const uint64_t least = sum->count + (s->unit == NEB_PRIVACY_SITE);
+    const uint64_t count = s->count < least ? least : s->count;
+    struct neb_rdp one;
+    NEB_TRY(one_of(sum, &s->step, &one));
     sum->updates++;
-    if (s->count < sum->count) {
-        sum->fell = true;
-    } else {
-        if (s->step.noise != sum->last.noise || s->step.rate != sum->last.rate) {
-            NEB_TRY(neb__rdp_of(&s->step, &sum->one));
-            sum->last = s->step;
-        }
-        neb__rdp_add(&sum->spent, &sum->one, (double)(s->count - sum->count));
-        sum->count = s->count;
-    }
+    sum->fell |= s->count < least;
+    neb__rdp_add(&sum->spent, &one, (double)(count - sum->count));
+    sum->count = count;
     sum->delta = s->delta;
     sum->epsilon = neb__rdp_epsilon(&sum->spent, s->delta);
     sum->limit = s->limit;

@@ -40,7 +40,7 @@ struct neb_privacy_sum {
     double limit;                 /* the newest one stated */
     bool understated;             /* a statement says less than the ones up to it cost */
     bool beyond;                  /* a statement exceeds its own limit */
-    bool fell;                    /* a count is less than one before it */
+    bool fell;                    /* a count is less than one before it, or lacks an update (unit site) */
     struct neb_privacy_step last; /* whose divergences are kept */
     struct neb_rdp one;
 };

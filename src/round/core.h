@@ -6,7 +6,7 @@
  *     view.c        greeting, elections, taking over a log
  *     idle.c        leaders that commit nothing
  *     certify.c     acknowledgements and certificates
- *     guilt.c       statements that convict their author
+ *     guilt.c       statements that convict their author (by the rules of proof.c)
  *     lead.c        the leader: acknowledgements, closing rounds, roster
  *     state_root.c  state roots and who signed them
  *     update_table.c updates known by their hash

@@ -1,96 +1,41 @@
-/* guilt.c: statements that convict their author.
- *
- * Three things no honest site does, whatever it forgets or whoever it believes:
- *
- *   two records   it acknowledges two records at one index of one view, under one lapse
- *   two chains    … or to a record that does not lead to another one that it has put its name to in that view
- *   a low vote    it acknowledges a record in a view, and later votes with the log of an older view, under one lapse. (Not
- *                 under `byzantine`, where a vote is for what was prepared, and a later view may have replaced that.)
- *   a wrong start it leads a view with a log that is not the best of the votes that it shows
- *
- * Each is shown by its own signatures, so anybody can check it. A proof is kept and passed on, and its author is named once.
- * Statements of different epochs convict nobody: an operator may have forced a roster in between. */
+/* guilt.c: statements that convict their author, by the rules of proof.c. A proof is kept and passed on, and its author is
+ * named once. */
 #include "round/core.h"
+#include "round/proof.h"
 #include "base/mutant.h"
 
-static bool same_word(const struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
+static const struct neb_hash *hash_of(const void *r, uint64_t index)
 {
-    return a->site == b->site && a->epoch == b->epoch &&
-           neb__said_lapse(a, a->site) == neb__said_lapse(b, b->site) &&
-           neb__said_genuine(a, &r->cfg.genesis, &r->cfg.seal) &&
-           neb__said_genuine(b, &r->cfg.genesis, &r->cfg.seal);
+    return neb__log_hash(r, index);
 }
 
-static bool is_ack(const struct neb_said *s)
+static bool roster_of(const void *r, uint32_t epoch, struct neb_members *out)
 {
-    return s->kind == NEB_SAID_HOLDS || s->kind == NEB_SAID_PREPARED;
+    return neb__roster_of(r, epoch, out);
 }
 
-static bool two_records(const struct neb_said *a, const struct neb_said *b)
+static bool may_cut(const void *r, const struct neb_said *start)
 {
-    return a->kind == b->kind && is_ack(a) && a->view == b->view && a->index == b->index &&
-           !neb__hash_equal(&a->hash, &b->hash);
+    return neb__start_may_cut(r, start);
 }
 
-/* The later of the two is in this site's log, and the earlier one is not before it. */
-static bool two_chains(const struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
+static struct neb_court court(const struct neb_round *r)
 {
-    const struct neb_said *low = a->index < b->index ? a : b, *high = low == a ? b : a;
-    return is_ack(a) && is_ack(b) && a->view == b->view && low->index && low->index < high->index &&
-           high->index <= r->head && neb__hash_equal(neb__log_hash(r, high->index), &high->hash) &&
-           !neb__hash_equal(neb__log_hash(r, low->index), &low->hash);
-}
-
-static bool low_vote(const struct neb_round *r, const struct neb_said *ack, const struct neb_said *vote)
-{
-    return r->cfg.quorum != NEB_QUORUM_BYZANTINE && ack->kind == NEB_SAID_HOLDS &&
-           vote->kind == NEB_SAID_VOTES && ack->view < vote->view && vote->normal < ack->view;
-}
-
-static bool contradict(const struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
-{
-    return two_records(a, b) || two_chains(r, a, b) || low_vote(r, a, b);
-}
-
-/* The votes are genuine, a quorum, not void, and another log than the leader's is the best of them. */
-static bool wrong_start(const struct neb_round *r, const struct neb_said *said, int n)
-{
-    const struct neb_said *start = &said[0], *vote = &said[1], *best = NULL;
-    struct neb_members m;
-    struct neb_hash more;
-    uint64_t sites = 0;
-    n--;
-    if (start->kind != NEB_SAID_STARTS || n < 1 || n > NEB_ROUND_VOTERS_MAX || neb__start_may_cut(r, start))
-        return false;
-    if (!neb__roster_of(r, start->epoch, &m) || !neb__votes_hash(vote, n, &more) ||
-        !neb__hash_equal(&more, &start->more))
-        return false;
-    for (int i = 0; i < n; i++) {
-        const struct neb_said *v = &vote[i];
-        if (v->kind != NEB_SAID_VOTES || v->view != start->view || v->epoch != start->epoch ||
-            !neb__said_genuine(v, &r->cfg.genesis, &r->cfg.seal))
-            return false;
-        sites |= neb__bit(v->site);
-        if (!best || v->normal > best->normal || (v->normal == best->normal && v->index > best->index))
-            best = v;
-    }
-    if (!neb__quorum_has(&m, r->cfg.quorum, sites) || neb__said_void(vote, n)) return false;
-    return best->index > start->index && neb__said_genuine(start, &r->cfg.genesis, &r->cfg.seal);
-}
-
-/* The site that the statements convict, or NEB_NO_SITE. */
-static unsigned convicts(const struct neb_round *r, const struct neb_said *said, int n)
-{
-    if (n >= 2 && said[0].kind == NEB_SAID_STARTS)
-        return wrong_start(r, said, n) ? said[0].site : NEB_NO_SITE;
-    if (n != 2 || !contradict(r, &said[0], &said[1])) return NEB_NO_SITE;
-    return same_word(r, &said[0], &said[1]) ? said[0].site : NEB_NO_SITE;
+    return (struct neb_court){.genesis = &r->cfg.genesis,
+                              .seal = &r->cfg.seal,
+                              .quorum = r->cfg.quorum,
+                              .head = r->head,
+                              .hash = hash_of,
+                              .roster = roster_of,
+                              .may_cut = may_cut,
+                              .log = r};
 }
 
 void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n)
 {
+    const struct neb_court c = court(r);
     unsigned site = n >= 2 && n <= NEB_ROUND_FRAME_SAID && !(r->guilty & neb__bit(said[0].site))
-                        ? convicts(r, said, n)
+                        ? neb__proof_convicts(&c, said, n)
                         : NEB_NO_SITE;
     if (site == NEB_NO_SITE || site == r->self || NEB_MUTANT(convict_nobody)) return;
     r->guilty |= neb__bit(site);
@@ -111,7 +56,8 @@ void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n)
 
 static void look_at_two(struct neb_round *r, const struct neb_said *a, const struct neb_said *b)
 {
-    if (!contradict(r, a, b)) return;
+    const struct neb_court c = court(r);
+    if (!neb__said_contradict(&c, a, b)) return;
     const struct neb_said both[2] = {*a, *b};
     neb__guilt_look(r, both, 2);
 }
@@ -140,11 +86,13 @@ static struct neb_said kept(const struct neb_round *r, unsigned site, int i)
 /* A statement came: does it contradict what is kept of its author? What is kept is signed, so the new one is looked at first. */
 bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
 {
+    const struct neb_court c = court(r);
     bool checked = false;
     for (int i = 0; i < 2 * ACKS + VOTES_KEPT + NEB_ROUND_VOTERS_MAX; i++) {
         if (r->guilty & neb__bit(s->site)) return true;
         struct neb_said other = kept(r, s->site, i);
-        if (!other.kind || other.site != s->site || !(contradict(r, &other, s) || low_vote(r, s, &other)))
+        if (!other.kind || other.site != s->site ||
+            !(neb__said_contradict(&c, &other, s) || neb__said_low_vote(&c, s, &other)))
             continue;
         if (!checked && !neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal)) return false;
         checked = true;
@@ -169,7 +117,7 @@ static bool shows_more(const struct neb_said *s, const struct greeting *g)
     uint32_t lapse = neb__said_lapse(s, s->site);
     if (lapse != g->lapse) return lapse > g->lapse;
     return s->life >= g->life || s->view > g->view ||
-           (is_ack(s) && (s->view > g->normal || (s->view == g->normal && s->index > g->head)));
+           (neb__said_is_ack(s) && (s->view > g->normal || (s->view == g->normal && s->index > g->head)));
 }
 
 static bool newer(const struct neb_said *a, const struct neb_said *b)

@@ -7,12 +7,13 @@
  *   updates        named by their hash, signed by their site under a key that it had, with the fields that the record says
  *   privacy        what each site says that it has spent follows from its own statements, and stays within its limit
  *   state          with all updates in the folder the outer state is computed again
- *   guilt          sites of which a proof of lying was kept
+ *   guilt          sites of which a proof of lying was kept; the proof itself is checked, not the name of its file
  *
  * A problem is noted and the audit goes on. An update that was cleaned up is no problem; its signature is then not checked. */
 #include "run/audit.h"
 #include "base/mem.h"
 #include "round/certificate.h"
+#include "round/proof.h"
 #include "round/round.h"
 #include "run/quorum_fact.h"
 #include "run/replay.h"
@@ -23,7 +24,18 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { PROOF_MAX = 1 << 20 };
+
+/* What an update says of its site's privacy. */
+struct stated {
+    unsigned site;
+    uint64_t k; /* of the update */
+    bool any;   /* false: nothing */
+    struct neb_privacy_statement statement;
+};
 
 struct audit {
     struct neb_audit *out;
@@ -41,6 +53,8 @@ struct audit {
         struct neb_public *list; /* every key that the site ever had, the newest last */
         uint64_t n;
     } key[NEB_SITES_MAX];
+    struct stated *stated; /* of the updates that were seen */
+    size_t n_stated, room;
     neb_status status; /* of walking the chain */
     bool complete;     /* every update that is used was seen */
 };
@@ -227,18 +241,46 @@ static bool fields_agree(const struct neb_record *rec, const struct neb_named *p
 static neb_status add_statement(struct audit *a, const struct neb_record *rec, const struct neb_named *p,
                                 const struct neb_update_header *h, const uint8_t *bytes)
 {
-    struct neb_audit_site *site = &a->out->site[p->site];
-    struct neb_privacy_statement s;
-    if (!h->before) {
-        site->silent += site->privacy.updates > 0;
+    struct stated s = {.site = p->site, .k = p->k, .any = h->before};
+    if (s.any && neb__privacy_statement_get(bytes + NEB_UPDATE_HEADER_SIZE, 8 * (size_t)h->before,
+                                            &s.statement) != NEB_OK) {
+        problem(a, "record %" PRIu64 ": %s's statement of privacy cannot be read", rec->index,
+                a->out->site[p->site].name);
         return NEB_OK;
     }
-    if (neb__privacy_statement_get(bytes + NEB_UPDATE_HEADER_SIZE, 8 * (size_t)h->before, &s) != NEB_OK) {
-        problem(a, "record %" PRIu64 ": %s's statement of privacy cannot be read", rec->index, site->name);
-        return NEB_OK;
+    if (a->n_stated == a->room) {
+        size_t room = a->room ? 2 * a->room : 64;
+        struct stated *more = neb__realloc(a->stated, room * sizeof *more);
+        if (!more) return neb__fail(NEB_ERR_NOMEM, "out of memory for an audit");
+        a->stated = more;
+        a->room = room;
     }
-    site->unit = s.unit;
-    return neb__privacy_sum_add(&site->privacy, &s);
+    a->stated[a->n_stated++] = s;
+    return NEB_OK;
+}
+
+static int by_number(const void *x, const void *y)
+{
+    const struct stated *a = x, *b = y;
+    if (a->site != b->site) return a->site < b->site ? -1 : 1;
+    if (a->k != b->k) return a->k < b->k ? -1 : 1;
+    return 0;
+}
+
+/* Records name the updates of two fragments in any order. A site's account follows the numbers of its updates. */
+static neb_status add_up(struct audit *a)
+{
+    if (a->n_stated) qsort(a->stated, a->n_stated, sizeof *a->stated, by_number);
+    for (size_t i = 0; i < a->n_stated; i++) {
+        struct neb_audit_site *site = &a->out->site[a->stated[i].site];
+        if (a->stated[i].any) {
+            site->unit = a->stated[i].statement.unit;
+            NEB_TRY(neb__privacy_sum_add(&site->privacy, &a->stated[i].statement));
+        } else {
+            site->silent += site->privacy.updates > 0;
+        }
+    }
+    return NEB_OK;
 }
 
 static neb_status check_update(struct audit *a, const struct neb_record *rec, const struct neb_named *p)
@@ -272,7 +314,7 @@ static neb_status check_updates(struct audit *a)
     for (uint64_t i = 0; i < a->log.records; i++)
         for (uint32_t k = 0; a->record[i] && k < a->record[i]->updates; k++)
             NEB_TRY(check_update(a, a->record[i], &a->record[i]->update[k]));
-    return NEB_OK;
+    return add_up(a);
 }
 
 static void judge_privacy(struct audit *a)
@@ -284,7 +326,7 @@ static void judge_privacy(struct audit *a)
             problem(a, "%s stated less than it spent: epsilon %.6g follows from its updates, it said %.6g",
                     s->name, p->epsilon, p->said);
         if (p->beyond) problem(a, "%s went on beyond its privacy budget of epsilon %.6g", s->name, p->limit);
-        if (p->fell) problem(a, "%s counted its privacy spending down", s->name);
+        if (p->fell) problem(a, "%s counted less than it sent, or counted down", s->name);
         if (s->silent)
             problem(a, "%s sent %" PRIu64 " updates without a statement of privacy after others with one",
                     s->name, s->silent);
@@ -293,15 +335,68 @@ static void judge_privacy(struct audit *a)
 
 /* ---- the rest ------------------------------------------------------------------------------------------ */
 
+static const struct neb_hash *court_hash(const void *arg, uint64_t index)
+{
+    const struct audit *a = arg;
+    return index && index <= a->log.records ? &a->hash[index - 1] : &a->out->genesis;
+}
+
+static bool court_roster(const void *arg, uint32_t epoch, struct neb_members *out)
+{
+    return roster_of(arg, epoch, out);
+}
+
+/* As neb__start_may_cut() has it, for a log that is at its end. */
+static bool court_may_cut(const void *arg, const struct neb_said *start)
+{
+    const struct audit *a = arg;
+    for (uint64_t i = a->log.records; i > 0; i--) {
+        const struct neb_record *rec = a->record[i - 1];
+        if (rec && rec->type == NEB_RECORD_FORCED && rec->roster.epoch == start->epoch)
+            return start->view <= rec->view;
+    }
+    return false;
+}
+
+/* Whom the statements in the file convict, or NEB_NO_SITE. */
+static unsigned convicted(const struct audit *a, const struct neb_buf *file)
+{
+    const struct neb_court court = {.genesis = &a->out->genesis,
+                                    .seal = &a->seal,
+                                    .quorum = a->quorum,
+                                    .head = a->log.records,
+                                    .hash = court_hash,
+                                    .roster = court_roster,
+                                    .may_cut = court_may_cut,
+                                    .log = a};
+    struct neb_said *said = NEB_NEW_ARRAY(struct neb_said, NEB_PROOF_SAID_MAX);
+    struct neb_reader in = {file->data, file->len, false};
+    unsigned site = NEB_NO_SITE;
+    int n = 0;
+    while (said && n < NEB_PROOF_SAID_MAX && in.left && neb__said_get(&in, &said[n])) n++;
+    if (said && n >= 2 && !in.left) site = neb__proof_convicts(&court, said, n);
+    neb__free(said);
+    return site;
+}
+
 static void one_guilty(void *arg, const char *file)
 {
     struct audit *a = arg;
+    struct neb_buf proof;
     unsigned site;
     char end;
     if (sscanf(file, "guilt-%u%c", &site, &end) != 1 || site >= NEB_SITES_MAX) return;
-    a->out->site[site].guilty = true;
-    problem(a, "site %s is proven to lie: it signed statements that contradict each other (%s)",
-            a->out->site[site].name, file);
+    neb__buf_init(&proof, PROOF_MAX);
+    bool proven = neb__blob_load(&a->disk, file, &proof) == NEB_OK && convicted(a, &proof) == site;
+    neb__buf_free(&proof);
+    a->out->site[site].guilty |= proven;
+    if (proven)
+        problem(a, "site %s is proven to lie: it signed statements that contradict each other (%s)",
+                a->out->site[site].name, file);
+    else
+        problem(a,
+                "%s proves nothing against site %u: it is damaged, forged, or of records that were replaced",
+                file, site);
 }
 
 static void replay(struct audit *a)
@@ -363,6 +458,7 @@ static void close_run(struct audit *a)
     for (uint64_t i = 0; a->record && i < a->log.records; i++) neb__free(a->record[i]);
     neb__free(a->record);
     neb__free(a->hash);
+    neb__free(a->stated);
     neb__ledger_found_free(&a->log);
     for (int i = 0; i < NEB_SITES_MAX; i++) neb__free(a->key[i].list);
     if (a->disk.ops) neb__disk_close(&a->disk);

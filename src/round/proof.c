@@ -1,0 +1,87 @@
+/* proof.c: the rules by which statements convict their author.
+ *
+ * Four things no honest site does, whatever it forgets or whoever it believes:
+ *
+ *   two records   it acknowledges two records at one index of one view, under one lapse
+ *   two chains    … or to a record that does not lead to another one that it has put its name to in that view
+ *   a low vote    it acknowledges a record in a view, and later votes with the log of an older view, under one lapse. (Not
+ *                 under `byzantine`, where a vote is for what was prepared, and a later view may have replaced that.)
+ *   a wrong start it leads a view with a log that is not the best of the votes that it shows
+ *
+ * Each is shown by its own signatures, so anybody with the log can check it, also after the run. Statements of different epochs
+ * convict nobody: an operator may have forced a roster in between. */
+#include "round/proof.h"
+#include "round/round.h"
+
+static bool same_word(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
+{
+    return a->site == b->site && a->epoch == b->epoch &&
+           neb__said_lapse(a, a->site) == neb__said_lapse(b, b->site) &&
+           neb__said_genuine(a, c->genesis, c->seal) && neb__said_genuine(b, c->genesis, c->seal);
+}
+
+bool neb__said_is_ack(const struct neb_said *s)
+{
+    return s->kind == NEB_SAID_HOLDS || s->kind == NEB_SAID_PREPARED;
+}
+
+static bool two_records(const struct neb_said *a, const struct neb_said *b)
+{
+    return a->kind == b->kind && neb__said_is_ack(a) && a->view == b->view && a->index == b->index &&
+           !neb__hash_equal(&a->hash, &b->hash);
+}
+
+/* The later of the two is in this site's log, and the earlier one is not before it. */
+static bool two_chains(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
+{
+    const struct neb_said *low = a->index < b->index ? a : b, *high = low == a ? b : a;
+    return neb__said_is_ack(a) && neb__said_is_ack(b) && a->view == b->view && low->index &&
+           low->index < high->index && high->index <= c->head &&
+           neb__hash_equal(c->hash(c->log, high->index), &high->hash) &&
+           !neb__hash_equal(c->hash(c->log, low->index), &low->hash);
+}
+
+bool neb__said_low_vote(const struct neb_court *c, const struct neb_said *ack, const struct neb_said *vote)
+{
+    return c->quorum != NEB_QUORUM_BYZANTINE && ack->kind == NEB_SAID_HOLDS && vote->kind == NEB_SAID_VOTES &&
+           ack->view < vote->view && vote->normal < ack->view;
+}
+
+bool neb__said_contradict(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
+{
+    return two_records(a, b) || two_chains(c, a, b) || neb__said_low_vote(c, a, b);
+}
+
+/* The votes are genuine, a quorum, not void, and another log than the leader's is the best of them. */
+static bool wrong_start(const struct neb_court *c, const struct neb_said *said, int n)
+{
+    const struct neb_said *start = &said[0], *vote = &said[1], *best = NULL;
+    struct neb_members m;
+    struct neb_hash more;
+    uint64_t sites = 0;
+    n--;
+    if (start->kind != NEB_SAID_STARTS || n < 1 || n > NEB_ROUND_VOTERS_MAX || c->may_cut(c->log, start))
+        return false;
+    if (!c->roster(c->log, start->epoch, &m) || !neb__votes_hash(vote, n, &more) ||
+        !neb__hash_equal(&more, &start->more))
+        return false;
+    for (int i = 0; i < n; i++) {
+        const struct neb_said *v = &vote[i];
+        if (v->kind != NEB_SAID_VOTES || v->view != start->view || v->epoch != start->epoch ||
+            !neb__said_genuine(v, c->genesis, c->seal))
+            return false;
+        sites |= neb__bit(v->site);
+        if (!best || v->normal > best->normal || (v->normal == best->normal && v->index > best->index))
+            best = v;
+    }
+    if (!neb__quorum_has(&m, c->quorum, sites) || neb__said_void(vote, n)) return false;
+    return best->index > start->index && neb__said_genuine(start, c->genesis, c->seal);
+}
+
+unsigned neb__proof_convicts(const struct neb_court *c, const struct neb_said *said, int n)
+{
+    if (n >= 2 && said[0].kind == NEB_SAID_STARTS)
+        return wrong_start(c, said, n) ? said[0].site : NEB_NO_SITE;
+    if (n != 2 || !neb__said_contradict(c, &said[0], &said[1])) return NEB_NO_SITE;
+    return same_word(c, &said[0], &said[1]) ? said[0].site : NEB_NO_SITE;
+}
