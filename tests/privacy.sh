@@ -41,6 +41,8 @@ for i in 1 2 3 4; do
     break
 done
 [ "$i" -gt 1 ] && [ "$i" -lt 4 ] || fail "start $i: a budget was not kept"
+if "$nebula" train job.yaml out=alone privacy.unit=none > log 2>&1; then fail "went on without noise beside an account"; fi
+grep -q "alone/privacy is a privacy account, and the job has no privacy.unit any more" log || fail "no word about the account"
 cp alone/privacy kept && printf x | dd of=alone/privacy bs=1 seek=50 conv=notrunc 2> /dev/null
 if "$nebula" train job.yaml out=alone > log 2>&1; then fail "a damaged account was accepted"; fi
 grep -q "alone/privacy is damaged" log || fail "no message about a damaged account"
@@ -74,6 +76,9 @@ grep -q "nothing is wrong" log || fail "the audit does not say so"
 [ "$(grep -cE '^  [ab] .*privacy \(sample\): epsilon [0-9.]+ of 8 at delta 1e-05' log)" = 2 ] || fail "no epsilon of both sites"
 grep -q "^replayed: state root" log || fail "the audit did not replay"
 "$nebula" status two/a/site > status 2>&1 || fail "status"
+# an edited job does not go on without the noise
+if "$nebula" lab job.yaml out=two privacy.unit=none train.steps=40 > log 2>&1; then fail "a site went on without noise"; fi
+grep -q "is a privacy account, and the job has no privacy.unit any more" log || fail "no word about a site's account"
 
 "$nebula" site init auditor > log 2>&1
 "$nebula" audit two/b/site --json --sign auditor > audit.json || fail "no signed audit"

@@ -354,6 +354,12 @@ static void a_budget_ends(void **state)
     assert_int_equal(99, neb__privacy_charged_k(l));
     neb__privacy_ledger_close(l);
 
+    /* another unit, or none: what was sent is not protected under it */
+    struct neb_privacy_rule other = rule;
+    other.unit = rule.unit == NEB_PRIVACY_SITE ? NEB_PRIVACY_SAMPLE : NEB_PRIVACY_SITE;
+    assert_int_equal(NEB_ERR_CONFIG, neb__privacy_ledger_open(path, &other, &l));
+    assert_int_equal(NEB_ERR_CONFIG, neb__privacy_ledger_absent(path));
+
     /* a damaged file is not an empty one */
     struct neb_buf b;
     neb__buf_init(&b, 1 << 16);
@@ -367,6 +373,8 @@ static void a_budget_ends(void **state)
     assert_ok(neb__file_replace(path, b.data, b.len - 1, 0600));
     assert_int_equal(NEB_ERR_CORRUPT, neb__privacy_ledger_open(path, &rule, &l));
     neb__buf_free(&b);
+    assert_int_equal(0, unlink(path));
+    assert_ok(neb__privacy_ledger_absent(path));
     check_remove_dir(dir);
 }
 

@@ -7,9 +7,10 @@
  * A folder that was restored from a backup says too little. The log knows better: it names the site's updates, and run/privacy.c
  * admits those that the file lacks.
  *
- *     "NEBPRIV\n" | version 1 u32 | orders u32 | count u64 | k u64 | divergences f64 … | SHA-256 of all that
+ *     "NEBPRIV\n" | version 1 u16 | unit u16 | orders u32 | count u64 | k u64 | divergences f64 … | SHA-256 of all that
  *
- * The divergences are summed, so noise, rate and delta may change between two starts. */
+ * The divergences are summed, so noise, rate and delta may change between two starts. The unit may not: what was sent under one
+ * says nothing of the other. */
 #include "privacy/ledger.h"
 #include "base/bytes.h"
 #include "base/file.h"
@@ -21,12 +22,14 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MAGIC "NEBPRIV\n"
 enum { VERSION = 1, HEAD = 32, BODY = HEAD + 8 * NEB_RDP_ORDERS, SIZE = BODY + NEB_HASH_SIZE };
 
 struct account {
+    enum neb_privacy_unit unit; /* NONE: a file that does not say it */
     uint64_t count, k;
     struct neb_rdp spent;
 };
@@ -46,7 +49,7 @@ static neb_status encode(const struct account *a, uint8_t out[SIZE])
 {
     struct neb_hash h;
     memcpy(out, MAGIC, 8);
-    neb__put32(out + 8, VERSION);
+    neb__put32(out + 8, VERSION | (uint32_t)a->unit << 16);
     neb__put32(out + 12, NEB_RDP_ORDERS);
     neb__put64(out + 16, a->count);
     neb__put64(out + 24, a->k);
@@ -63,10 +66,11 @@ static neb_status encode(const struct account *a, uint8_t out[SIZE])
 static bool decode(const uint8_t *in, size_t n, struct account *out)
 {
     struct neb_hash h;
-    if (n != SIZE || memcmp(in, MAGIC, 8) || neb__get32(in + 8) != VERSION ||
-        neb__get32(in + 12) != NEB_RDP_ORDERS || neb__hash(in, BODY, &h) != NEB_OK ||
-        memcmp(h.b, in + BODY, sizeof h.b))
+    if (n != SIZE || memcmp(in, MAGIC, 8) || (neb__get32(in + 8) & 0xffff) != VERSION ||
+        neb__get32(in + 8) >> 16 > NEB_PRIVACY_SAMPLE || neb__get32(in + 12) != NEB_RDP_ORDERS ||
+        neb__hash(in, BODY, &h) != NEB_OK || memcmp(h.b, in + BODY, sizeof h.b))
         return false;
+    out->unit = neb__get32(in + 8) >> 16;
     out->count = neb__get64(in + 16);
     out->k = neb__get64(in + 24);
     for (int i = 0; i < NEB_RDP_ORDERS; i++) {
@@ -77,16 +81,27 @@ static bool decode(const uint8_t *in, size_t n, struct account *out)
     return true;
 }
 
+static neb_status same_unit(struct neb_privacy_ledger *l)
+{
+    const enum neb_privacy_unit was = l->now.unit;
+    l->now.unit = l->rule.unit;
+    if (was == NEB_PRIVACY_NONE || was == l->rule.unit) return NEB_OK;
+    return neb__fail(NEB_ERR_CONFIG,
+                     "%s is an account of privacy.unit: %s, and the job says %s: what was sent under the one "
+                     "is not protected under the other. Put the unit back, or train under a new run name",
+                     l->path, neb__privacy_unit_name(was), neb__privacy_unit_name(l->rule.unit));
+}
+
 static neb_status load(struct neb_privacy_ledger *l)
 {
     struct neb_buf b;
-    if (access(l->path, F_OK) && errno == ENOENT) return NEB_OK;
+    if (access(l->path, F_OK) && errno == ENOENT) return same_unit(l);
     neb__buf_init(&b, 2 * SIZE);
     neb_status status = neb__file_read(l->path, &b);
     bool whole = status == NEB_OK && decode(b.data, b.len, &l->now);
     neb__buf_free(&b);
     if (status != NEB_OK && status != NEB_ERR_NOSPACE) return status;
-    if (whole) return NEB_OK;
+    if (whole) return same_unit(l);
     return neb__fail(
         NEB_ERR_CORRUPT,
         "%s is damaged, so nobody knows what this site has spent of its privacy budget. Restore the file "
@@ -124,6 +139,19 @@ neb_status neb__privacy_ledger_open(const char *path, const struct neb_privacy_r
     }
     *out = l;
     return NEB_OK;
+}
+
+neb_status neb__privacy_ledger_absent(const char *path)
+{
+    if (access(path, F_OK)) {
+        if (errno == ENOENT || errno == ENOTDIR) return NEB_OK;
+        return neb__fail(NEB_ERR_IO, "cannot look for %s: %s", path, strerror(errno));
+    }
+    return neb__fail(NEB_ERR_CONFIG,
+                     "%s is a privacy account, and the job has no privacy.unit any more: its next update "
+                     "would lay open what the ones before protected. Put `privacy` back, or train under "
+                     "another name and folder",
+                     path);
 }
 
 void neb__privacy_ledger_close(struct neb_privacy_ledger *l)

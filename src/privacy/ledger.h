@@ -18,10 +18,13 @@ struct neb_privacy_rule {
 struct neb_privacy_ledger;
 
 /* path: a file of this run, whose folder exists. A missing one is an account without expenses.
- *   NEB_ERR_CORRUPT: damaged, so nobody knows what was spent;  NEB_ERR_RANGE, NEB_ERR_IO, NEB_ERR_NOMEM */
+ *   NEB_ERR_CORRUPT: damaged, so nobody knows what was spent;  NEB_ERR_CONFIG: it is of another unit
+ *   NEB_ERR_RANGE, NEB_ERR_IO, NEB_ERR_NOMEM */
 neb_status neb__privacy_ledger_open(const char *path, const struct neb_privacy_rule *rule,
                                     struct neb_privacy_ledger **out);
 void neb__privacy_ledger_close(struct neb_privacy_ledger *l); /* NULL is fine */
+/* For a job without `privacy`. NEB_ERR_CONFIG: there is an account, so the job had it before;  NEB_ERR_IO */
+neb_status neb__privacy_ledger_absent(const char *path);
 
 /* Charges n updates or steps, and notes that those of sequence number k and below are charged. On NEB_OK this is on disk.
  *   NEB_ERR_LIMIT: the budget does not allow it, and nothing is charged;  NEB_ERR_IO, NEB_ERR_NOSPACE: likewise nothing */

@@ -63,9 +63,9 @@ neb_status neb__session_privacy_open(neb_session *s, const char *folder)
     char path[PATH_MAX];
     if (p->rule.unit == NEB_PRIVACY_SITE) p->rule.step.noise *= sqrt(fragments(s));
     NEB_TRY(make_noise(s));
-    if (p->rule.unit == NEB_PRIVACY_NONE) return NEB_OK;
     if (snprintf(path, sizeof path, "%s/privacy", folder) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", folder);
+    if (p->rule.unit == NEB_PRIVACY_NONE) return neb__privacy_ledger_absent(path);
     return neb__privacy_ledger_open(path, &p->rule, &p->ledger);
 }
 
@@ -160,14 +160,15 @@ static void add_unknown(struct unknown *u, uint32_t c0, const struct neb_named *
     if (own->k > u->newest) u->newest = own->k;
 }
 
+/* Sequence numbers grow with the log in each fragment, and not in the whole log: every record is looked at once. */
 static void find_unknown(neb_session *s, uint64_t commit, struct unknown *out)
 {
     const uint64_t known = neb__privacy_charged_k(s->privacy.ledger);
-    for (uint64_t i = commit; i > 0; i--) {
+    if (s->privacy.looked > commit) s->privacy.looked = 0;
+    for (uint64_t i = s->privacy.looked + 1; i <= commit; i++) {
         const struct neb_record *rec = neb__round_record(s->core, i);
         const struct neb_named *own = rec ? neb__record_of(rec, s->self) : NULL;
-        if (own && own->k <= known) break; /* sequence numbers grow with the log */
-        if (own) add_unknown(out, rec->c0, own);
+        if (own && own->k > known) add_unknown(out, rec->c0, own);
     }
 }
 
@@ -177,7 +178,10 @@ static neb_status admit_unknown(neb_session *s, uint64_t commit)
     struct unknown u = {0};
     uint64_t lost, steps = 0;
     find_unknown(s, commit, &u);
-    if (!u.updates) return NEB_OK;
+    if (!u.updates) {
+        s->privacy.looked = commit;
+        return NEB_OK;
+    }
     for (int i = 0; i < u.fragments; i++)
         if (u.of[i].steps > steps) steps = u.of[i].steps;
     uint64_t drift = s->config.drift_steps > 0 ? (uint64_t)s->config.drift_steps
@@ -190,7 +194,9 @@ static neb_status admit_unknown(neb_session *s, uint64_t commit)
               " updates of this site that its privacy account does not know (a restored "
               "backup?): %" PRIu64 " %s are charged for them and for what may have been on its way",
               u.updates, lost, s->privacy.rule.unit == NEB_PRIVACY_SITE ? "updates" : "steps");
-    return neb__privacy_admit(s->privacy.ledger, lost, u.newest);
+    NEB_TRY(neb__privacy_admit(s->privacy.ledger, lost, u.newest));
+    s->privacy.looked = commit;
+    return NEB_OK;
 }
 
 uint8_t neb__session_privacy_before(const neb_session *s)

@@ -17,6 +17,7 @@ struct neb_session_privacy {
     struct neb_privacy_ledger *ledger; /* from the start on, if there is a rule */
     struct neb_noise *noise;           /* unit site, or wan.noise */
     bool said;                         /* that the budget is spent */
+    uint64_t looked;                   /* records that hold no own update unknown to the account */
 };
 
 /* Of a job with unit site: the noise that it names, or the least that keeps to its epsilon. NEB_ERR_CONFIG */

@@ -46,13 +46,14 @@ neb_status neb__trainer_open_account(struct neb_trainer *t)
 {
     struct neb_privacy_rule rule;
     char path[PATH_MAX];
-    if (!neb__work_privacy(t->work, &rule)) return NEB_OK;
+    const bool counted = neb__work_privacy(t->work, &rule);
     if (t->session) {
-        neb__work_charge(t->work, neb__session_privacy_ledger(t->session));
+        if (counted) neb__work_charge(t->work, neb__session_privacy_ledger(t->session));
         return NEB_OK;
     }
     if (snprintf(path, sizeof path, "%s/privacy", t->job->out) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", t->job->out);
+    if (!counted) return neb__privacy_ledger_absent(path);
     NEB_TRY(neb__privacy_ledger_open(path, &rule, &t->privacy));
     neb__work_charge(t->work, t->privacy);
     return NEB_OK;
