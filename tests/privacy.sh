@@ -99,6 +99,12 @@ if "$nebula" audit two/b/site > log 2>&1; then fail "a changed update was not no
 grep -q "problem: record [0-9]*: an update is damaged" log || fail "no problem was named"
 if "$nebula" audit two/a/site --roster two/nothing > log 2>&1; then fail "a roster that is not there"; fi
 
+# a member that is admitted by hand while a run is under way would keep its sites from starting again
+cp -r two/a/site running && "$nebula" site init late > log 2>&1
+if "$nebula" roster admit running late 127.0.0.1:7409 --operator running > log 2>&1; then fail "the beginning of a run was changed"; fi
+grep -q "a run with this roster has begun, and stands at record [0-9]*: .*--head [0-9]*:[0-9a-f]\{64\}" log || fail "no word about the run"
+cmp -s two/a/site/roster running/roster || fail "a refused epoch was written"
+
 # ---- a new key
 for s in alpha beta ops; do "$nebula" site init $s > log 2>&1; done
 old=$("$nebula" site show alpha)

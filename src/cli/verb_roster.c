@@ -6,6 +6,7 @@
  *
  * `seal` turns it into the genesis: from then on a file is a signed chain (seal/roster.h), and every change is an epoch
  * that the operator's key signs. */
+#include "cli/log_head.h"
 #include "cli/member_words.h"
 #include "cli/verb.h"
 #include "run/influence.h"
@@ -43,7 +44,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
             "the member votes and stores, but does not train"),
     NEB_OPT(struct options, learner, NEB_OPT_BOOL, "no", NULL, "the member follows and has no vote yet"),
-    NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL, "evict, admit: INDEX:HASH of the log's head"),
+    NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL,
+            "evict, admit: INDEX:HASH of the log's head; 0: no run has begun with this roster"),
     NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
             "evict: even when the others had no majority before"),
     NEB_OPT(struct options, replace, NEB_OPT_BOOL, "no", NULL,
@@ -358,16 +360,62 @@ static neb_status parse_head(const char *text, uint64_t *index, struct neb_hash 
     char hex[65];
     *index = 0;
     memset(hash, 0, sizeof *hash);
-    if (!text) return NEB_OK;
+    if (!text || !strcmp(text, "0")) return NEB_OK;
     if (sscanf(text, "%" SCNu64 ":%64[0-9a-f]", index, hex) != 2 || strlen(hex) != 64)
-        return neb__fail(NEB_ERR_INVALID, "--head reads INDEX:64-HEX-DIGITS");
+        return neb__fail(NEB_ERR_INVALID, "--head reads INDEX:64-HEX-DIGITS, or 0");
     for (int i = 0; i < NEB_HASH_SIZE; i++) sscanf(hex + 2 * i, "%2hhx", &hash->b[i]);
     return NEB_OK;
 }
 
-/* Signs `next` as the successor of the chain in `file` and writes it back. said: the log's head, where --head does not say
+/* Whether the folder takes part with this roster, and where its run stands. */
+static bool under_way(const char *dir, const struct neb_chain *c, struct neb_rekey_head *head)
+{
+    char path[PATH_MAX];
+    struct neb_chain *own = NULL;
+    neb__log_head(dir, head);
+    if (!head->index || snprintf(path, sizeof path, "%s/roster", dir) >= (int)sizeof path ||
+        access(path, F_OK) || neb__chain_read(path, &own) != NEB_OK)
+        return false;
+    bool same = neb__hash_equal(&own->genesis_hash, &c->genesis_hash);
+    neb__chain_free(own);
+    return same;
+}
+
+static void note_named(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r)
+{
+    bool *named = arg;
+    (void)epoch, (void)r;
+    *named |= head != 0;
+}
+
+/* An epoch without a record of the log changes the members with which a run begins. Sites of a run under way that get
+ * such a one do not start any more. */
+static neb_status may_begin_with(const struct options *o, const char *path, const struct neb_chain *c)
+{
+    struct neb_rekey_head head;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    bool named = false;
+    if (o->head) return NEB_OK;
+    NEB_TRY(neb__chain_walk(c, note_named, &named));
+    if (named) return NEB_OK; /* the beginning is over for everybody who has the chain */
+    if (under_way(path, c, &head) || under_way(o->operator_, c, &head)) {
+        neb__hash_hex(&head.hash, hex);
+        return neb__fail(NEB_ERR_STATE,
+                         "a run with this roster has begun, and stands at record %" PRIu64
+                         ": change its members with `nebula-i order FOLDER admit|evict`; or sign the epoch "
+                         "with --head %" PRIu64 ":%s (--head 0: that run was with another roster)",
+                         head.index, head.index, hex);
+    }
+    fprintf(
+        stderr,
+        "if a run with this roster has begun, its sites do not start with this epoch: use `nebula-i order "
+        "FOLDER admit|evict` there instead\n");
+    return NEB_OK;
+}
+
+/* Signs `next` as the successor of the chain in `file` (of a folder or a file, `path`) and writes it back. said: the log's head, where --head does not say
  * it; or NULL. */
-static neb_status new_epoch(const struct options *o, const char *file, struct neb_chain *c,
+static neb_status new_epoch(const struct options *o, const char *path, const char *file, struct neb_chain *c,
                             const struct neb_roster *next, enum neb_epoch_kind kind,
                             const struct neb_rekey_head *said)
 {
@@ -378,6 +426,7 @@ static neb_status new_epoch(const struct options *o, const char *file, struct ne
     if (!o->operator_)
         return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs the change");
     NEB_TRY(parse_head(o->head, &index, &head));
+    if (!said) NEB_TRY(may_begin_with(o, path, c));
     if (!o->head && said) index = said->index, head = said->hash;
     NEB_TRY(neb__site_key(o->operator_, &key));
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX + 4);
@@ -419,7 +468,7 @@ static neb_status evict(struct neb_call *call)
     }
     if (status == NEB_OK && neb__roster_meets(&next) != NEB_OK)
         fprintf(stderr, "warning: %s\n", neb_last_error()); /* its removal may matter more */
-    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_EVICT, NULL);
+    if (status == NEB_OK) status = new_epoch(o, path, file, c, &next, NEB_EPOCH_EVICT, NULL);
     neb__roster_free(&next);
     neb__chain_free(c);
     return status;
@@ -437,7 +486,7 @@ static neb_status rekey(struct neb_call *call)
     neb__buf_init(&text, 4096);
     neb_status status = neb__file_read(call->words[1], &text);
     if (status == NEB_OK) status = neb__rekey_check((const char *)text.data, text.len, c, &next, &head);
-    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE, &head);
+    if (status == NEB_OK) status = new_epoch(o, call->words[0], file, c, &next, NEB_EPOCH_CHANGE, &head);
     neb__roster_free(&next);
     neb__buf_free(&text);
     neb__chain_free(c);
@@ -461,7 +510,7 @@ static neb_status admit(struct neb_call *call)
         next.members[at] = m;                            /* a copy has room for one more */
         if (at == next.count) next.count++;
         status = neb__roster_meets(&next);
-        if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE, NULL);
+        if (status == NEB_OK) status = new_epoch(o, call->words[0], file, c, &next, NEB_EPOCH_CHANGE, NULL);
     }
     neb__roster_free(&next);
     neb__chain_free(c);

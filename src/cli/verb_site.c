@@ -1,17 +1,14 @@
 /* verb_site.c: `nebula-i site`: makes and shows the folder that makes a process a site; repeats the run in it. */
+#include "cli/log_head.h"
 #include "cli/verb.h"
-#include "base/mem.h"
 #include "seal/rekey.h"
 #include "seal/site.h"
 #include "run/replay.h"
 #include "run/run_folder.h"
 #include "watch/status.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 struct options {
     char *dir, *run;
@@ -42,26 +39,11 @@ static neb_status init(struct neb_call *c)
     return NEB_OK;
 }
 
-/* The end of the log, if the site has been in a run. */
-static void find_head(const char *dir, struct neb_rekey_head *out)
-{
-    char path[PATH_MAX];
-    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
-    *out = (struct neb_rekey_head){0};
-    bool read = f && snprintf(path, sizeof path, "%s/run/status.json", dir) < (int)sizeof path &&
-                !access(path, F_OK) && neb__status_file_read(path, f) == NEB_OK;
-    bool known = read && f->log.record > 0 && strlen(f->log.hash) == 2 * NEB_HASH_SIZE;
-    for (int i = 0; known && i < NEB_HASH_SIZE; i++)
-        known = sscanf(f->log.hash + 2 * i, "%2hhx", &out->hash.b[i]) == 1;
-    if (known) out->index = (uint64_t)f->log.record;
-    neb__free(f);
-}
-
 static neb_status rekey(struct neb_call *c)
 {
     struct neb_buf request;
     struct neb_rekey_head head;
-    find_head(c->words[0], &head);
+    neb__log_head(c->words[0], &head);
     neb__buf_init(&request, 4096);
     neb_status status = neb__rekey_request(c->words[0], &head, &request);
     if (status == NEB_OK) {
