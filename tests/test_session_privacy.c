@@ -189,6 +189,40 @@ static void proofs_are_checked(const struct sites *sites, const struct neb_hash 
     }
 }
 
+/* Both sites signed another first record: then the log in the folder is not the one that they agreed on. */
+static void another_history_is_noticed(const struct sites *sites, const struct neb_hash *genesis)
+{
+    struct neb_certificate c = {.kind = NEB_SAID_HOLDS, .view = 7, .index = 1, .n = 2};
+    struct neb_disk disk;
+    struct neb_buf b;
+    struct neb_audit *a;
+    char dir[300];
+    bool found = false;
+    for (int i = 0; i < 2; i++) c.by[i].site = (uint8_t)(i + 1);
+    for (int i = 0; i < 2; i++) {
+        struct neb_key *key;
+        struct neb_said s;
+        assert_ok(neb__site_key(sites->path[i], &key));
+        const struct neb_seal seal = {.arg = key, .sign = sign_with};
+        neb__certificate_said(&c, i, &s);
+        assert_ok(neb__said_sign(&s, genesis, &seal));
+        memcpy(c.by[i].signature, s.signature, NEB_SEAL_SIZE);
+        neb__key_free(key);
+    }
+    neb__buf_init(&b, 1 << 16);
+    assert_ok(neb__certificate_put(&c, &b));
+    snprintf(dir, sizeof dir, "%s/run", sites->path[0]);
+    assert_ok(neb__disk_open(dir, &disk));
+    assert_ok(neb__blob_save(&disk, "certificate", b.data, b.len, true));
+    neb__disk_close(&disk);
+    neb__buf_free(&b);
+    assert_ok(neb__run_audit(sites->path[0], NULL, NULL, &a));
+    for (uint64_t i = 0; i < a->problems; i++)
+        found |= strstr(a->problem[i], "certified another record 1") != NULL;
+    assert_true(found);
+    neb__free(a);
+}
+
 static void a_spent_budget_stops_the_updates(void **state)
 {
     (void)state;
@@ -220,6 +254,7 @@ static void a_spent_budget_stops_the_updates(void **state)
         assert_true(s->privacy.epsilon > 0 && s->privacy.epsilon <= s->privacy.limit);
     }
     proofs_are_checked(&sites, &a->genesis);
+    another_history_is_noticed(&sites, &a->genesis);
     neb__free(a);
     sites_free(&sites);
 }

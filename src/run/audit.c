@@ -201,10 +201,16 @@ static void check_certificate(struct audit *a, const uint8_t *bytes, size_t n)
     }
     if (!c.n || c.kind != kind || c.index > a->log.records)
         return; /* of a first phase, or newer than the log */
-    if (c.index && !neb__hash_equal(&c.hash, &a->hash[c.index - 1]))
-        return; /* of a record that was replaced */
-    if (!roster_of(a, c.epoch, &m) ||
-        !neb__certificate_valid(&c, &m, a->quorum, &a->out->genesis, &a->seal)) {
+    bool replaced = c.index && !neb__hash_equal(&c.hash, &a->hash[c.index - 1]);
+    bool valid =
+        roster_of(a, c.epoch, &m) && neb__certificate_valid(&c, &m, a->quorum, &a->out->genesis, &a->seal);
+    if (replaced && valid && !a->out->forced) /* an operator who forces a roster may drop records */
+        problem(a,
+                "a quorum certified another record %" PRIu64
+                ": the log was changed, or there are two histories",
+                c.index);
+    if (replaced) return;
+    if (!valid) {
         problem(a, "the certificate of record %" PRIu64 " is not signed by a quorum of epoch %u", c.index,
                 c.epoch);
         return;
@@ -223,10 +229,16 @@ static void check_certificates(struct audit *a)
     if (neb__blob_load(&a->disk, "certificate", &newest) == NEB_OK)
         check_certificate(a, newest.data, newest.len);
     neb__buf_free(&newest);
-    if (a->log.records && !a->out->certified && a->quorum != NEB_QUORUM_OLD)
+    if (a->quorum == NEB_QUORUM_OLD) return;
+    if (a->log.records && !a->out->certified)
         problem(a,
                 "no certificate covers any of the %" PRIu64 " records: nothing proves that a quorum has them",
                 a->log.records);
+    else if (a->out->ended && a->out->certified < a->log.records)
+        problem(a,
+                "the run has ended, and no certificate covers the records behind %" PRIu64
+                ": nothing proves that a quorum has them",
+                a->out->certified);
 }
 
 /* ---- updates and privacy ------------------------------------------------------------------------------- */
