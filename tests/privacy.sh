@@ -85,6 +85,10 @@ grep -q "is a privacy account, and the job has no privacy.unit any more" log || 
 "$nebula" audit --verify audit.json > log 2>&1 && grep -q "^signed by auditor:.*problems: 0" log || fail "a signed audit does not verify"
 sed 's/"records": /"records": 1/' audit.json > changed.json
 if "$nebula" audit --verify changed.json > log 2>&1; then fail "a changed audit verifies"; fi
+sed 's/"problem_count": /"problem_count": 7, &/' audit.json > changed.json
+if "$nebula" audit --verify changed.json > log 2>&1; then fail "an audit that says two things verifies"; fi
+sed 's/"auditor": /"problems": [], &/' audit.json > changed.json
+if "$nebula" audit --verify changed.json > log 2>&1; then fail "an audit with words that nobody signed verifies"; fi
 
 # a file that somebody put there names nobody
 cp two/b/site/run/quiet/certificate two/b/site/run/quiet/guilt-1

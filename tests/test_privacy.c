@@ -262,8 +262,10 @@ static void a_vector_stays_within_the_clip(void **state)
         double expected = fmin(norm, 0.7) / 0.7 * NEB_PRIVACY_UNITS;
         assert_true(fabs(sqrt(square) - expected) < 40 + 1e-3 * expected);
     }
-    x[7] = NAN;
+    memset(x, 0, sizeof x);
     memset(v, 0, sizeof v);
+    assert_true(neb__privacy_clip(x, N, 1, 1e-310, v) == 0 && v[0] == 0 && v[N - 1] == 0);
+    x[7] = NAN;
     assert_false(isfinite(neb__privacy_clip(x, N, 1, 0.7, v)));
     for (int i = 0; i < N; i++) assert_int_equal(0, v[i]);
 }

@@ -183,12 +183,13 @@ static neb_status verify(const char *file)
     struct neb_public key;
     struct neb_signature signature;
     char name[NEB_NAME_SIZE];
-    json_t *in = json_load_file(file, 0, &error);
+    json_t *in =
+        json_load_file(file, JSON_REJECT_DUPLICATES, &error); /* readers differ in which one they take */
     const char *identity = json_string_value(json_object_get(in, "auditor"));
     json_t *audit = json_object_get(in, "audit");
     char *text = audit ? json_dumps(audit, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     neb_status status = NEB_OK;
-    if (!text || !identity ||
+    if (!text || !identity || json_object_size(in) != 3 || /* nothing beside what is signed */
         !read_signature(json_string_value(json_object_get(in, "signature")), &signature))
         status = neb__fail(NEB_ERR_CORRUPT,
                            "%s is not a signed audit (nebula-i audit FOLDER --json --sign DIR)", file);

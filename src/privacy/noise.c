@@ -250,7 +250,8 @@ static inline int64_t nearest(double v)
 double neb__privacy_clip(const float *x, size_t n, double scale, double clip, int64_t *sum)
 {
     const double norm = length(x, n) * fabs(scale), room = NEB_PRIVACY_UNITS - sqrt((double)n) / 2 - 1;
-    if (!isfinite(norm) || room <= 0) return norm;
+    if (!(norm > 0 && isfinite(norm)) || room <= 0)
+        return norm; /* 0 times the units of a tiny clip is no number */
     double units = NEB_PRIVACY_UNITS / clip;
     if (norm * units > room) units = room / norm;
     units *= scale;
