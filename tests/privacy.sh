@@ -107,6 +107,9 @@ if "$nebula" audit two/a/site --roster two/nothing > log 2>&1; then fail "a rost
 cp -r two/a/site running && "$nebula" site init late > log 2>&1
 if "$nebula" roster admit running late 127.0.0.1:7409 --operator running > log 2>&1; then fail "the beginning of a run was changed"; fi
 grep -q "a run with this roster has begun, and stands at record [0-9]*: .*--head [0-9]*:[0-9a-f]\{64\}" log || fail "no word about the run"
+mv running/run/status.json kept.json && "$nebula" site rekey running > request 2> log && mv kept.json running/run/status.json
+if "$nebula" roster rekey running request --operator running > log 2>&1; then fail "a request that knows of no run changed its beginning"; fi
+grep -q "a run with this roster has begun" log || fail "no word about the run of a request"
 cmp -s two/a/site/roster running/roster || fail "a refused epoch was written"
 
 # ---- a new key

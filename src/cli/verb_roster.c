@@ -45,7 +45,7 @@ static const struct neb_opt table[] = {
             "the member votes and stores, but does not train"),
     NEB_OPT(struct options, learner, NEB_OPT_BOOL, "no", NULL, "the member follows and has no vote yet"),
     NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL,
-            "evict, admit: INDEX:HASH of the log's head; 0: no run has begun with this roster"),
+            "evict, admit, rekey: INDEX:HASH of the log's head; 0: no run has begun with this roster"),
     NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
             "evict: even when the others had no majority before"),
     NEB_OPT(struct options, replace, NEB_OPT_BOOL, "no", NULL,
@@ -408,13 +408,13 @@ static neb_status may_begin_with(const struct options *o, const char *path, cons
     }
     fprintf(
         stderr,
-        "if a run with this roster has begun, its sites do not start with this epoch: use `nebula-i order "
-        "FOLDER admit|evict` there instead\n");
+        "if a run with this roster has begun, its sites do not start with this epoch: name the end of its "
+        "log with --head, or change its members with `nebula-i order FOLDER admit|evict`\n");
     return NEB_OK;
 }
 
-/* Signs `next` as the successor of the chain in `file` (of a folder or a file, `path`) and writes it back. said: the log's head, where --head does not say
- * it; or NULL. */
+/* Signs `next` as the successor of the chain in `file` and writes it back. path: that file, or the folder that it is in.
+ * said: the log's head, where --head does not say it; or NULL. */
 static neb_status new_epoch(const struct options *o, const char *path, const char *file, struct neb_chain *c,
                             const struct neb_roster *next, enum neb_epoch_kind kind,
                             const struct neb_rekey_head *said)
@@ -426,7 +426,7 @@ static neb_status new_epoch(const struct options *o, const char *path, const cha
     if (!o->operator_)
         return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs the change");
     NEB_TRY(parse_head(o->head, &index, &head));
-    if (!said) NEB_TRY(may_begin_with(o, path, c));
+    if (!said || !said->index) NEB_TRY(may_begin_with(o, path, c)); /* a liar may have asked */
     if (!o->head && said) index = said->index, head = said->hash;
     NEB_TRY(neb__site_key(o->operator_, &key));
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX + 4);
