@@ -441,6 +441,75 @@ static void an_update_is_fetched_for_a_neighbour(void **state)
     solo_stop(&s);
 }
 
+/* A leader that commits nothing is left, also if it is silent now and then (way 1), or has itself elected again (way 2). One that
+ * commits stays (way 3). */
+static void naps_do_not_keep_an_idle_leader(void **state)
+{
+    (void)state;
+    static const struct neb_members four = {1, 15, 15, 15, NEB_NO_SITE};
+    for (int way = 0; way < 4; way++) {
+        struct solo s;
+        solo_create(&s, 1, four);
+        struct neb_round *r = s.r;
+        int64_t judged = 0;
+        r->now = 1000;
+        r->view = r->normal = NEB_SITES_MAX;
+        r->state = NEB_ROUND_FOLLOW;
+        r->leader = 0;
+        for (int64_t i = 0; i < 3 * r->cfg.idle_ms && !judged; i += 500) {
+            bool now_and_then = i % (r->cfg.idle_ms / 2) < r->cfg.elect_ms + 1000;
+            r->now += 500;
+            if (way != 1 || !now_and_then) r->leader_heard = r->now;
+            if (way == 2 && now_and_then) neb__view_follow(r, r->view + NEB_SITES_MAX);
+            r->state = NEB_ROUND_FOLLOW;
+            r->leader = 0;
+            r->ending = true; /* there is something to commit */
+            if (way == 3 && now_and_then) r->idle_commit = 1000 + (uint64_t)i; /* as if that had changed */
+            neb__idle_tick(r);
+            if (r->idle) judged = r->now;
+        }
+        assert_int_equal(judged != 0, way != 3);
+        r->ending = false;
+        solo_stop(&s);
+    }
+}
+
+/* A leader that has too few updates for a record by the run's rule waits rightly. So does one that holds what is no site's work
+ * of a round. */
+static void who_waits_rightly_is_not_idle(void **state)
+{
+    (void)state;
+    static const struct neb_members four = {1, 15, 15, 15, NEB_NO_SITE};
+    for (int updates = 0; updates < 5; updates++) {
+        struct solo s;
+        solo_create(&s, 1, four);
+        struct neb_round *r = s.r;
+        r->cfg.influence.combine = NEB_COMBINE_MEDIAN;
+        r->cfg.influence.liars = 1;
+        r->now = 1000;
+        r->view = r->normal = NEB_SITES_MAX;
+        r->state = NEB_ROUND_FOLLOW;
+        r->leader = 0;
+        for (int i = 0; i < (updates < 4 ? updates : 3); i++) {
+            struct neb_core_update *p = neb__core_update(r, &(struct neb_hash){{(uint8_t)(1 + i)}}, true);
+            assert_non_null(p);
+            p->held = true;
+            p->header =
+                (struct neb_update_header){.site = (uint16_t)i,
+                                           .k = 1,
+                                           .c1 = neb__core_fragment_first(r, 1),
+                                           .kind = updates == 4 ? NEB_UPDATE_RESULT : NEB_UPDATE_DELTA};
+        }
+        for (int64_t i = 0; i < 3 * r->cfg.idle_ms; i += 500) {
+            r->now += 500;
+            r->leader_heard = r->now;
+            neb__idle_tick(r);
+        }
+        assert_int_equal(r->idle, updates == 3);
+        solo_stop(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +526,8 @@ int main(void)
         cmocka_unit_test(no_survivor_among_liars),
         cmocka_unit_test(votes_of_another_epoch_do_not_count),
         cmocka_unit_test(an_update_is_fetched_for_a_neighbour),
+        cmocka_unit_test(who_waits_rightly_is_not_idle),
+        cmocka_unit_test(naps_do_not_keep_an_idle_leader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

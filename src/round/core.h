@@ -28,7 +28,7 @@ enum {
     ACKS = 24 /* of one kind that are kept of a site: more than can be under way */,
     SAID_KEPT = 64 /* own statements that need not be signed again */,
     VOTES_KEPT = 32,
-    NOTES = 16 /* texts that were said lately: as many as there are */
+    NOTES = 24 /* texts that were said lately: as many as there are */
 };
 
 #define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above this site's own is ignored */
@@ -213,10 +213,10 @@ struct neb_round {
     uint64_t log_first; /* some site was asked for the committed records from here on … */
     int64_t log_until;  /* … and nobody else is before this */
 
-    /* a leader that commits nothing: since when this one could have, the longest time that a commit took, which one it is,
-     * and until when it gets no vote */
-    int64_t busy_since, commit_gap, shun_until;
-    uint64_t idle_commit;
+    /* a leader that commits nothing: how long this one could have, the longest time that a commit took, which one it is, and
+     * until when it gets no vote */
+    int64_t busy_ms, idle_at, commit_gap, shun_until;
+    uint64_t idle_commit, idle_view; /* idle_view: in which it was judged */
     uint16_t idle_leader;
     bool idle;
 
@@ -406,6 +406,7 @@ void neb__lead_tick(struct neb_round *r);
 void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__lead_progress(struct neb_round *r);
 bool neb__end_over(const struct neb_round *r);          /* the end has had its time */
+int neb__lead_enough(const struct neb_round *r);        /* updates that a record must name */
 bool neb__lead_acknowledged(const struct neb_round *r); /* every member in reach has applied FINAL */
 void neb__lead_propose(struct neb_round *r, struct neb_record *rec);
 void neb__lead_ping(struct neb_round *r);

@@ -15,6 +15,7 @@ static bool could_be_named(const struct neb_round *r, const struct neb_core_upda
 {
     const struct neb_update_header *h = &p->header;
     if (!p->held || p->used || h->c1 > r->cfg.cells || h->site >= NEB_SITES_MAX) return false;
+    if (h->kind != NEB_UPDATE_DELTA) return false;
     if (!(r->roster.trains & neb__bit(h->site))) return false;
     for (uint32_t c = h->c0; c < h->c1; c++) {
         uint64_t v = r->cell[c].v_log;
@@ -24,13 +25,23 @@ static bool could_be_named(const struct neb_round *r, const struct neb_core_upda
     return true;
 }
 
+/* A rule that leaves out what differs most needs several sites' updates of a fragment: until then a leader rightly waits. */
+static bool record_waits(const struct neb_round *r, uint32_t first)
+{
+    uint64_t sites = 0;
+    for (size_t i = 0; i < r->updates; i++)
+        if (r->update[i].header.c0 == first && could_be_named(r, &r->update[i]))
+            sites |= neb__bit(r->update[i].header.site);
+    return sites && __builtin_popcountll(sites) >= neb__lead_enough(r);
+}
+
 static bool work_waits(const struct neb_round *r)
 {
     if (r->ended) return false;
     if (r->state == NEB_ROUND_SYNC || r->head > r->commit || r->leader_commit > r->commit || r->ending)
         return true;
-    for (size_t i = 0; i < r->updates; i++)
-        if (could_be_named(r, &r->update[i])) return true;
+    for (uint32_t f = 0; f < r->cfg.fragments; f++)
+        if (record_waits(r, neb__core_fragment_first(r, f))) return true;
     return false;
 }
 
@@ -55,23 +66,38 @@ static void ask_others(struct neb_round *r)
         if (i != r->leader && (r->roster.members & neb__bit(i))) neb__log_ask(r, i, r->commit + 1, true);
 }
 
+/* Time counts while the leader is heard. A leader that falls silent for a moment, or has itself elected once more, gains nothing:
+ * only a commit, another leader, or nothing to commit begins the count anew; so does the view after a judgement. */
+static void count_time(struct neb_round *r)
+{
+    int64_t passed = r->now - r->idle_at;
+    if (passed > r->cfg.elect_ms) passed = r->cfg.elect_ms; /* this process slept */
+    r->idle_at = r->now;
+    bool there = heard(r), judged = r->idle && r->view != r->idle_view;
+    bool other = r->state == NEB_ROUND_LEAD || (there && r->leader != r->idle_leader);
+    if (other || judged || (there && !work_waits(r)))
+        r->busy_ms = 0, r->idle = false;
+    else if (there)
+        r->busy_ms += passed;
+    if (there) r->idle_leader = r->leader;
+}
+
 void neb__idle_tick(struct neb_round *r)
 {
     if (r->commit != r->idle_commit) {
-        int64_t took = r->now - r->busy_since;
+        int64_t took = r->busy_ms;
         if (r->idle_commit) r->commit_gap = took > r->commit_gap * 7 / 8 ? took : r->commit_gap * 7 / 8;
         r->idle_commit = r->commit;
-        r->busy_since = r->now;
+        r->busy_ms = 0;
         r->idle = false;
     }
-    bool same = heard(r) && r->leader == r->idle_leader;
-    if (!same || !work_waits(r)) r->busy_since = r->now, r->idle = false;
-    if (heard(r)) r->idle_leader = r->leader;
+    count_time(r);
     if (r->idle) ask_others(r);
-    if (r->idle || r->now - r->busy_since < patience(r) || NEB_MUTANT(keep_idle)) return;
+    if (r->idle || r->busy_ms < patience(r) || NEB_MUTANT(keep_idle)) return;
     neb__core_note(
         r, "the leading site commits nothing although there are updates; looking for another one to lead");
     r->idle = true;
+    r->idle_view = r->view;
     r->shun_until = r->now + 4 * r->cfg.elect_ms;
     r->elect_at = r->now;
 }

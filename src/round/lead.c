@@ -410,7 +410,7 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
 
 /* A record with fewer updates would move nothing by the run's rule. At the end it is made all the same: what does not enter
  * is then known. */
-static int enough_updates(const struct neb_round *r)
+int neb__lead_enough(const struct neb_round *r)
 {
     return r->cfg.influence.combine == NEB_COMBINE_MEAN || r->ending ? 0 : 2 * r->cfg.influence.liars + 1;
 }
@@ -440,7 +440,7 @@ static void try_close(struct neb_round *r, uint32_t f)
         return;
     }
     if (!r->close_at[f]) r->close_at[f] = r->now;
-    int least = alive == 2 ? 2 : alive / 2 + 1, enough = enough_updates(r);
+    int least = alive == 2 ? 2 : alive / 2 + 1, enough = neb__lead_enough(r);
     if (least < enough) least = enough;
     bool late = r->now >= r->close_at[f] + r->cfg.round_ms && ready >= least;
     bool very_late = r->now >= r->close_at[f] + r->cfg.round_ms + r->cfg.grace_ms && ready >= enough;
