@@ -323,6 +323,15 @@ static void a_question_is_not_repeated_at_once(void **state)
     neb__log_answered(s.r, 1, 7);
     neb__log_ask(s.r, 1, 8, true);
     assert_int_equal(s.r->peer[1].log_first, 8);
+    s.r->now += 36000000; /* an answer after ten hours: the others do not wait for the next one as long */
+    neb__log_answered(s.r, 1, 8);
+    neb__log_ask(s.r, 1, 9, false);
+    s.r->peer[2].up = true;
+    neb__log_ask(s.r, 2, 9, false);
+    assert_int_equal(s.r->peer[2].log_first, 0);
+    s.r->now += 200000;
+    neb__log_ask(s.r, 2, 9, false);
+    assert_int_equal(s.r->peer[2].log_first, 9);
     solo_stop(&s);
 }
 

@@ -11,6 +11,7 @@
 enum {
     CHUNK_RECORDS = 128,
     CHUNK_BYTES = 128 * 1024,
+    ANSWER_PINGS = 64,        /* times ping_ms: no answer counts as one that took longer */
     GIVEN_RATE = 1024 * 1024, /* bytes a second, for one member */
     GIVEN_BURST = 4 * 1024 * 1024
 };
@@ -39,7 +40,8 @@ void neb__log_answered(struct neb_round *r, unsigned from, uint64_t first)
 {
     struct neb_core_peer *p = &r->peer[from];
     if (!first || p->log_first != first) return;
-    int64_t took = r->now - p->log_asked;
+    int64_t took = r->now - p->log_asked, most = ANSWER_PINGS * r->cfg.ping_ms;
+    if (took > most) took = most; /* or a member that answers after hours keeps others from being asked */
     p->log_ms = took > p->log_ms * 7 / 8 ? took : p->log_ms * 7 / 8;
     p->log_first = 0;
 }
