@@ -519,6 +519,47 @@ static void who_waits_rightly_is_not_idle(void **state)
     }
 }
 
+/* A peer that says again and again that an update is on its way, asked or not, keeps nobody from asking another one. */
+static void promises_end(void **state)
+{
+    (void)state;
+    static const struct neb_members four = {1, 15, 15, 15, NEB_NO_SITE};
+    const struct neb_hash hash = {{7}};
+    int64_t first = 0;
+    for (int asked = 0; asked < 2; asked++) {
+        struct solo s;
+        solo_create(&s, 0, four);
+        for (uint16_t i = 1; i < 4; i++)
+            solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = i});
+        for (int again = 0; again < 6; again++) {
+            struct neb_core_update *p = neb__core_update(s.r, &hash, true);
+            const int64_t begin = s.now;
+            p->needed = p->looked = true;
+            p->have = neb__bit(asked ? 1 : 2) | neb__bit(2);
+            p->lack = 0;
+            p->fetch_from = NEB_NO_SITE;
+            p->fetch_at = s.now;
+            while (p->fetch_from != 2 && s.now - begin < 4 * s.r->cfg.idle_ms) {
+                p->seen = s.now;
+                solo_run(&s, 100);
+                if (asked || s.now == begin + 100)
+                    solo_event(&s, (struct neb_event){.type = NEB_EV_COMING, .site = 1, .hash = hash});
+                p = neb__core_update(s.r, &hash, false);
+                assert_non_null(p);
+            }
+            assert_int_equal(p->fetch_from, 2);
+            if (asked && !again) first = s.now - begin;
+            int64_t at = p->fetch_at;
+            for (int k = 0; k < 2; k++) /* now it answers for somebody else */
+                solo_event(&s, (struct neb_event){
+                                   .type = k ? NEB_EV_NO_UPDATE : NEB_EV_COMING, .site = 1, .hash = hash});
+            assert_true(p->fetch_from == 2 && p->fetch_at == at);
+            if (asked && again == 5) assert_true(s.now - begin < first / 8);
+        }
+        solo_stop(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -535,6 +576,7 @@ int main(void)
         cmocka_unit_test(no_survivor_among_liars),
         cmocka_unit_test(votes_of_another_epoch_do_not_count),
         cmocka_unit_test(an_update_is_fetched_for_a_neighbour),
+        cmocka_unit_test(promises_end),
         cmocka_unit_test(who_waits_rightly_is_not_idle),
         cmocka_unit_test(naps_do_not_keep_an_idle_leader),
     };

@@ -21,22 +21,44 @@ enum {
 
 static bool no_cell(struct neb_round *r, const struct neb_event *ev);
 
-void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
+/* The site that was asked says that the update is on its way. Over a thin line that may be so for minutes. If it does not come in
+ * the time in which a record usually does, the next one is asked as well, and that site is believed for a shorter time. */
+static void coming(struct neb_round *r, struct neb_core_update *p, unsigned site)
 {
-    if (ev->type == NEB_EV_NO_UPDATE) {
-        if (no_cell(r, ev)) return;
-        struct neb_core_update *p = neb__core_update(r, &ev->hash, false);
-        if (p && ev->site < NEB_SITES_MAX) p->lack |= neb__bit(ev->site), p->have &= ~neb__bit(ev->site);
-        if (p && ev->site == NEB_NO_SITE) p->looked = true;
-        if (p) p->fetch_at = r->now + (p->looked ? 0 : r->cfg.fetch_ms); /* ask the next one */
+    struct neb_core_peer *from = &r->peer[site];
+    if (p->coming_from != site + 1) p->coming_from = (uint16_t)(site + 1), p->coming = r->now;
+    if (r->now - p->coming > neb__idle_patience(r) >> from->broken) {
+        if (from->broken < 4) from->broken++;
+        p->coming_from = 0;
+        p->fetch_at = r->now;
         return;
     }
+    p->lack &= ~neb__bit(site);
+    p->fetch_from = NEB_NO_SITE;
+    p->fetch_at = r->now + 2 * r->cfg.fetch_ms;
+}
+
+/* A peer answers for itself, and puts off nothing that it was not asked for. */
+static void answered(struct neb_round *r, const struct neb_event *ev)
+{
+    struct neb_core_update *p = neb__core_update(r, &ev->hash, false);
+    if (!p || p->held) return;
+    bool asked = ev->site < NEB_SITES_MAX && ev->site == p->fetch_from;
     if (ev->type == NEB_EV_COMING) {
-        struct neb_core_update *p = neb__core_update(r, &ev->hash, false);
-        if (!p || p->held || ev->site >= NEB_SITES_MAX) return;
-        p->lack &= ~neb__bit(ev->site);
-        p->fetch_from = NEB_NO_SITE;
-        p->fetch_at = r->now + 2 * r->cfg.fetch_ms;
+        if (asked) coming(r, p, ev->site);
+        return;
+    }
+    if (ev->site < NEB_SITES_MAX) p->lack |= neb__bit(ev->site), p->have &= ~neb__bit(ev->site);
+    if (ev->site == NEB_NO_SITE) p->looked = true;
+    if (asked || ev->site == NEB_NO_SITE)
+        p->fetch_at = r->now + (p->looked ? 0 : r->cfg.fetch_ms); /* ask the next one */
+}
+
+void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
+{
+    if (ev->type == NEB_EV_NO_UPDATE && no_cell(r, ev)) return;
+    if (ev->type == NEB_EV_NO_UPDATE || ev->type == NEB_EV_COMING) {
+        answered(r, ev);
         return;
     }
     if (ev->update->c1 > r->cfg.cells || ev->update->site >= NEB_SITES_MAX) return;

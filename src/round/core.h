@@ -78,9 +78,9 @@ struct neb_core_update {
     uint64_t lack;  /* peers that said they do not have it */
     uint16_t
         by; /* the site that named it first, or its author; NEB_NO_SITE: a record, or it came by itself */
-    uint64_t seen_version; /* of the fragment that was farthest on, when it was first named */
-    int64_t seen, fetch_at;
-    uint16_t fetch_from;
+    uint64_t seen_version;            /* of the fragment that was farthest on, when it was first named */
+    int64_t seen, fetch_at, coming;   /* coming: since when a peer says that it is on its way … */
+    uint16_t fetch_from, coming_from; /* … which one, plus 1 */
 };
 
 struct neb_core_peer {
@@ -107,6 +107,7 @@ struct neb_core_peer {
     int raises, doubts;               /* doubts: claims without a proof, of late */
     int unbacked;                     /* times in a row that its log was asked for in vain */
     int64_t doubted;
+    int broken;                          /* times that an update did not come that it said was on its way */
     uint64_t log_first;                  /* it was asked for its records from here on; 0: it has answered */
     int64_t log_asked, log_wait, log_ms; /* when; how long the answer may take; how long one took */
     double log_room;                     /* bytes of records that it may be given now */
@@ -349,6 +350,7 @@ void neb__core_report(struct neb_round *r, unsigned to);
 
 /* idle.c */
 void neb__idle_tick(struct neb_round *r);
+int64_t neb__idle_patience(const struct neb_round *r); /* longer than a record usually takes */
 bool neb__idle_leader(const struct neb_round *r, unsigned site);
 bool neb__idle_shuns(const struct neb_round *r, unsigned site);
 

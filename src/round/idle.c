@@ -45,7 +45,7 @@ static bool work_waits(const struct neb_round *r)
     return false;
 }
 
-static int64_t patience(const struct neb_round *r)
+int64_t neb__idle_patience(const struct neb_round *r)
 {
     int64_t usual = 2 * r->commit_gap > r->cfg.idle_ms ? 2 * r->commit_gap : r->cfg.idle_ms;
     return usual < 3 * r->cfg.idle_ms ? usual : 3 * r->cfg.idle_ms;
@@ -93,7 +93,7 @@ void neb__idle_tick(struct neb_round *r)
     }
     count_time(r);
     if (r->idle) ask_others(r);
-    if (r->idle || r->busy_ms < patience(r) || NEB_MUTANT(keep_idle)) return;
+    if (r->idle || r->busy_ms < neb__idle_patience(r) || NEB_MUTANT(keep_idle)) return;
     neb__core_note(
         r, "the leading site commits nothing although there are updates; looking for another one to lead");
     r->idle = true;
