@@ -560,6 +560,31 @@ static void promises_end(void **state)
     }
 }
 
+/* A certificate of another history stops a site. One from before an operator's roster does not: the operator has decided. */
+static void the_operator_has_decided(void **state)
+{
+    (void)state;
+    for (int forced = 0; forced < 2; forced++) {
+        struct solo s;
+        solo_start(&s);
+        give_budget(&s, 300);
+        give_budget(&s, 400);
+        struct neb_said said = acknowledges(&s, 0, s.r->view, 2, &(struct neb_hash){{9}});
+        struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .from = 1};
+        assert_true(neb__certificate_add(&f.prepared, &said));
+        struct neb_order o = solo_order(
+            &s, (struct neb_order){.op = NEB_OP_FORCE, .epoch = 3, .roster = {3, 1, 1, 1, NEB_NO_SITE}},
+            NEB_BY_OPERATOR);
+        if (forced) solo_give(&s, &o);
+        solo_run(&s, 10000);
+        assert_int_equal(s.r->log[s.r->commit - 1].record->type == NEB_RECORD_FORCED, forced);
+        f.epoch = s.r->roster.epoch - (uint32_t)forced; /* left out, it does not know the new one */
+        solo_frame(&s, f);
+        assert_int_equal(s.halts, !forced);
+        solo_stop(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -576,6 +601,7 @@ int main(void)
         cmocka_unit_test(no_survivor_among_liars),
         cmocka_unit_test(votes_of_another_epoch_do_not_count),
         cmocka_unit_test(an_update_is_fetched_for_a_neighbour),
+        cmocka_unit_test(the_operator_has_decided),
         cmocka_unit_test(promises_end),
         cmocka_unit_test(who_waits_rightly_is_not_idle),
         cmocka_unit_test(naps_do_not_keep_an_idle_leader),

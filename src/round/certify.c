@@ -368,11 +368,23 @@ static bool roster_behind(const struct neb_round *r, const struct neb_certificat
     return c->epoch == out->epoch;
 }
 
+/* Since the epoch of the certificate an operator has forced a roster, for the history that this site has. The operator has
+ * decided, and who was left out must not stop the others with what they did not commit. */
+static bool overruled(const struct neb_round *r, const struct neb_certificate *c)
+{
+    if (r->forced && r->force.roster.epoch > c->epoch) return true;
+    for (uint64_t i = r->commit; i > 0; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        if (rec->type == NEB_RECORD_FORCED) return rec->roster.epoch > c->epoch; /* the newest of them */
+    }
+    return false;
+}
+
 /* A valid certificate contradicts a committed record of this site. */
 void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *c)
 {
     struct neb_members m;
-    if (!neb__roster_of(r, c->epoch, &m) || !neb__cert_valid_under(r, c, &m)) return;
+    if (!neb__roster_of(r, c->epoch, &m) || !neb__cert_valid_under(r, c, &m) || overruled(r, c)) return;
     for (size_t i = 0; i < r->kepts; i++) neb__guilt_certificates(r, &r->kept[i], c);
     neb__guilt_certificates(r, &r->newest, c);
     for (int i = 0; i < c->n;
