@@ -335,7 +335,7 @@ neb_status neb__group_receive(struct neb_group *g, void *bytes, size_t n, int fr
 
 neb_status neb__group_agree(struct neb_group *g, neb_status status)
 {
-    if (alone(g)) return status;
+    if (alone(g) || (status != NEB_OK && g->broken)) return status; /* what failed here says more */
     /* a status is not positive: its worst case is the largest magnitude; the rank rides along */
     int64_t worst = status == NEB_OK ? 0 : ((int64_t)-status << 16 | (int64_t)(g->rank + 1));
     NEB_TRY(neb__group_max(g, &worst, 1));

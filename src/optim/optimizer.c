@@ -398,7 +398,8 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
     if (status == NEB_OK)
         status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
     NEB_TRY(neb__ranks_run_over(o, status));
-    if (!empty) return neb__optimizer_finish(o, t, reduce, info);
-    NEB_TRY(neb__offload_settle(o)); /* what came up for no update becomes old */
-    return end_step(o, t, info);
+    if (!empty) return neb__ranks_step_over(o, neb__optimizer_finish(o, t, reduce, info));
+    status = neb__offload_settle(o); /* what came up for no update becomes old */
+    if (status == NEB_OK) status = end_step(o, t, info);
+    return neb__ranks_step_over(o, status);
 }

@@ -124,6 +124,8 @@ neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps
 neb_status neb__ranks_ranges(neb_optimizer *o, int zero);
 /* The runs of a step are over at this rank, or it cannot make them: no rank goes on alone. */
 neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status);
+/* The step is over at this rank: where only this one failed, nobody waits for it. */
+neb_status neb__ranks_step_over(const neb_optimizer *o, neb_status status);
 /* Adds up gradients, losses and counts, and puts the norm of the whole gradient into `ctl`. */
 neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t);
 /* After the update: every rank gets all parameters. */

@@ -71,6 +71,14 @@ neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status)
     return status;
 }
 
+/* Behind the runs the ranks wait for each other's sums, wherever one of them fails. A step that is not finite is so at all of
+ * them. */
+neb_status neb__ranks_step_over(const neb_optimizer *o, neb_status status)
+{
+    if (status != NEB_OK && status != NEB_ERR_NONFINITE) neb__layout_give_up(o->layout);
+    return status;
+}
+
 /* Without a group a device may take the norm of the whole slab in its own way. */
 static neb_status norm_alone(neb_optimizer *o, struct neb_ctl *ctl)
 {
