@@ -50,9 +50,11 @@ static void abort_all(void)
     if (pthread_create(&watch.ender, NULL, end_all, NULL)) _exit(EXIT_LOST);
 }
 
+static _Thread_local bool watches; /* this is the watching thread */
+
 void neb__exchanges_abort(void)
 {
-    if (watch.running && pthread_equal(pthread_self(), watch.thread)) {
+    if (watches) {
         abort_all(); /* it has the lock */
         return;
     }
@@ -63,9 +65,18 @@ void neb__exchanges_abort(void)
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
 
+/* Grows whenever the exchange gets on: here, or because another rank has come to it. */
+static uint64_t progress(const struct neb_group *g, const struct neb_comm_state *s)
+{
+    uint64_t sum = s->begun + s->ended;
+    for (int r = 0; g->window && r < g->size; r++)
+        if (r != g->rank) sum += neb__window_facts(g, r).exchanges;
+    return sum;
+}
+
 static void begin_patience(struct neb_group *g, const struct neb_comm_state *s)
 {
-    g->device.seen = s->begun + s->ended;
+    g->device.seen = progress(g, s);
     g->device.since = neb__now_ns();
     for (int r = 0; g->window && r < g->size; r++) g->device.beats[r] = neb__window_facts(g, r).beat;
 }
@@ -116,7 +127,7 @@ static void look(struct neb_group *g)
     }
     if (g->window) neb__window_publish(g, s.begun);
     const bool waits = s.begun > s.ended;
-    if (!waits || s.begun + s.ended != g->device.seen) {
+    if (!waits || progress(g, &s) != g->device.seen) {
         begin_patience(g, &s);
         if (!waits) return;
     }
@@ -134,6 +145,7 @@ static void look(struct neb_group *g)
 static void *watching(void *arg)
 {
     (void)arg;
+    watches = true;
     pthread_mutex_lock(&watch.lock);
     while (!watch.stop) {
         struct timespec at;
@@ -189,11 +201,13 @@ static void end_thread(void)
 void neb__exchange_unwatch(struct neb_group *g)
 {
     if (!g->device.watched) return;
-    pthread_mutex_lock(&watch.lock);
+    pthread_mutex_lock(&watch.lock); /* from here to the list's change no other end begins */
     bool ending = watch.ending;
-    pthread_mutex_unlock(&watch.lock);
-    if (ending) pthread_join(watch.ender, NULL); /* the watching thread sees that it does not take for ever */
-    pthread_mutex_lock(&watch.lock);
+    if (ending) {
+        pthread_mutex_unlock(&watch.lock);
+        pthread_join(watch.ender, NULL); /* the watching thread sees that it does not take for ever */
+        pthread_mutex_lock(&watch.lock);
+    }
     struct neb_group **at = &watch.list;
     while (*at && *at != g) at = &(*at)->device.next;
     if (*at) *at = g->device.next;
