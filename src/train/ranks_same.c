@@ -152,7 +152,7 @@ static neb_status check(struct neb_trainer *t)
     char names[160];
     bool equal;
     uint32_t sum = 0;
-    NEB_TRY(slab_sum(t, &sum));
+    NEB_TRY(neb__group_agree(t->ranks, slab_sum(t, &sum))); /* the next operations are of other groups */
     NEB_TRY(compare(&t->layout, sum, &equal, names, sizeof names));
     if (equal) return NEB_OK;
     return neb__fail(NEB_ERR_PEER,
