@@ -47,6 +47,7 @@ const struct neb_device_ops *neb_device_plugin(uint32_t abi)
     ops.abi = DUMMY_KIND == 1 ? NEB_DEVICE_ABI + 1 : NEB_DEVICE_ABI;
     ops.size = (uint32_t)sizeof ops - (DUMMY_KIND == 2 ? 8 : 0);
     ops.name = "dummy";
+    ops.flags = 0;
     ops.open = dummy_open;
     ops.close = dummy_close;
     ops.info = dummy_info;
