@@ -159,15 +159,27 @@ void neb__cuda_comm_abort(void *ctx, void *comm)
     if (nccl) c->api->ncclCommAbort(nccl);
 }
 
+/* The stream has nothing left to do. Nobody watches any more: an exchange to which a rank will not come ends by the time. */
+static int idle(const struct comm *c)
+{
+    double since = now_s();
+    cudaError_t e;
+    while ((e = cudaStreamQuery(c->dev->stream)) == cudaErrorNotReady && now_s() - since <= c->timeout_s) {
+        struct timespec nap = {0, 200000};
+        nanosleep(&nap, NULL);
+    }
+    cudaGetLastError(); /* "not ready" is none */
+    return e == cudaSuccess;
+}
+
 void neb__cuda_comm_close(void *ctx, void *comm)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     struct comm *c = (struct comm *)comm;
     if (!c) return;
     if (c->nccl) {
-        cudaStreamSynchronize(dev->stream);
         /* finalizing is collective: where it does not end in time, somebody has gone already */
-        if (over(c, c->api->ncclCommFinalize(c->nccl), "closing") == NEB_OK)
+        if (idle(c) && over(c, c->api->ncclCommFinalize(c->nccl), "closing") == NEB_OK)
             c->api->ncclCommDestroy(c->nccl);
         else
             c->api->ncclCommAbort(c->nccl);

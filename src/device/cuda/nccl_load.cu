@@ -60,10 +60,12 @@ static neb_status load(struct neb_cuda *dev, struct neb_nccl_api *api)
 {
     const char *wanted = getenv("NEBULA_NCCL_LIB");
     api->library = find_library(wanted);
-    if (!api->library && wanted && *wanted && strcmp(wanted, "none"))
+    if (!api->library && wanted && *wanted && strcmp(wanted, "none")) {
+        const char *why = dlerror(); /* NULL: not even tried */
         return neb__cuda_fail(dev, NEB_ERR_CONFIG,
                               "cuda: NEBULA_NCCL_LIB names the folder %s, where %s cannot be opened: %s",
-                              wanted, name, dlerror());
+                              wanted, name, why ? why : "the path is too long");
+    }
     if (!api->library) return NEB_ERR_NOTFOUND;
     const char *lacks = find_functions(api);
     if (lacks || api->ncclGetVersion(&api->version) != ncclSuccess || api->version < 21800) {
