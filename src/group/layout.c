@@ -42,7 +42,8 @@ neb_status neb__layout_attach(const struct neb_layout *l, const struct neb_devic
 {
     if (!l) return NEB_OK;
     struct neb_group *all[] = {l->data, l->pipeline, l->tensor, l->model};
-    for (int i = 0; i < 4; i++) NEB_TRY(neb__group_attach(all[i], ops, dev));
+    /* a refusal in one group must not leave its ranks' other groups waiting for them */
+    for (int i = 0; i < 4; i++) NEB_TRY(neb__group_agree(l->world, neb__group_attach(all[i], ops, dev)));
     return NEB_OK;
 }
 
