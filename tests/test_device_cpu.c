@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "device/conform.h"
+#include "device/device.h"
 
 #include <nebula/engine.h>
 #include <nebula/log.h>
@@ -407,6 +408,60 @@ static void test_auto(void **state)
     assert_string_equal(device, "a dummy");
 }
 
+/* ---- a plug-in in the making ---- */
+
+static void *called_with;
+
+static neb_status note_muon(void *dev, const struct neb_muon_args *a)
+{
+    (void)a;
+    called_with = dev;
+    return NEB_OK;
+}
+
+static neb_status note_facts(void *dev, struct neb_comm_facts *out)
+{
+    (void)out;
+    called_with = dev;
+    return NEB_OK;
+}
+
+static neb_status note_exchange(void *dev, void *comm, const struct neb_comm_exchange *x)
+{
+    (void)comm, (void)x;
+    called_with = dev;
+    return NEB_OK;
+}
+
+/* Where the host helps out, the plug-in's own slots still get its own context, whatever its number is. */
+static void test_wrapped_slots(void **state)
+{
+    (void)state;
+    neb_device *d = NULL;
+    struct neb_comm_facts facts;
+    assert_int_equal(neb_device_open("cpu", NULL, &d), NEB_OK);
+    struct neb_device_ops ops = *d->ops;
+    void *own = d->ctx;
+    ops.name = "made";
+    ops.flags = NEB_DEVICE_HOST_PRIMITIVES;
+    ops.muon = note_muon;
+    ops.comm_facts = note_facts;
+    ops.exchange = note_exchange;
+    d->ops = &ops;
+    d->config.index = 1;
+    assert_int_equal(neb__host_ops_wrap(d), NEB_OK);
+    assert_ptr_not_equal(d->ctx, own);
+    assert_int_equal(d->ops->muon(d->ctx, &(struct neb_muon_args){0}), NEB_OK);
+    assert_ptr_equal(called_with, own);
+    called_with = NULL;
+    assert_int_equal(d->ops->comm_facts(d->ctx, &facts), NEB_OK);
+    assert_ptr_equal(called_with, own);
+    called_with = NULL;
+    assert_int_equal(d->ops->exchange(d->ctx, NULL, &(struct neb_comm_exchange){0}), NEB_OK);
+    assert_ptr_equal(called_with, own);
+    neb_device_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,7 +469,8 @@ int main(void)
         cmocka_unit_test(test_suite_notices),  cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_large_products), cmocka_unit_test(test_mask_and_packing),
         cmocka_unit_test(test_refusals),       cmocka_unit_test(test_allocations_fail),
-        cmocka_unit_test(test_plugins),        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_wrapped_slots),  cmocka_unit_test(test_plugins),
+        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -382,7 +382,8 @@ static neb_status end_of(struct neb_host_ops *h, const struct neb_update *a, int
     X(best, neb_best)                  \
     X(pack_linear, neb_pack_linear)    \
     X(attn_listed, neb_attn_listed)    \
-    X(sample, neb_sample)
+    X(sample, neb_sample)              \
+    X(muon, neb_muon_args)
 
 #define HOSTED(slot, type)                                              \
     static neb_status hosted_##slot(void *ctx, const struct type *args) \
@@ -520,7 +521,47 @@ static int64_t w_packed_bytes(void *ctx, int64_t out, int64_t in, neb_dtype type
     return h->plugin->packed_bytes(h->ctx, out, in, type);
 }
 
+static neb_status w_comm_facts(void *ctx, struct neb_comm_facts *out)
+{
+    const struct neb_host_ops *h = ctx;
+    return h->plugin->comm_facts(h->ctx, out);
+}
+static neb_status w_comm_id(void *ctx, struct neb_comm_id *out)
+{
+    const struct neb_host_ops *h = ctx;
+    return h->plugin->comm_id(h->ctx, out);
+}
+static neb_status w_comm_open(void *ctx, const struct neb_comm_place *place, void **comm)
+{
+    const struct neb_host_ops *h = ctx;
+    return h->plugin->comm_open(h->ctx, place, comm);
+}
+static neb_status w_exchange(void *ctx, void *comm, const struct neb_comm_exchange *x)
+{
+    const struct neb_host_ops *h = ctx;
+    return h->plugin->exchange(h->ctx, comm, x);
+}
+static neb_status w_comm_state(void *ctx, void *comm, struct neb_comm_state *out)
+{
+    const struct neb_host_ops *h = ctx;
+    return h->plugin->comm_state(h->ctx, comm, out);
+}
+static void w_comm_abort(void *ctx, void *comm)
+{
+    const struct neb_host_ops *h = ctx;
+    h->plugin->comm_abort(h->ctx, comm);
+}
+static void w_comm_close(void *ctx, void *comm)
+{
+    const struct neb_host_ops *h = ctx;
+    h->plugin->comm_close(h->ctx, comm);
+}
+
 /* ---- wrapping ---- */
+
+/* A slot that is not wrapped would be called with a context that is not the plug-in's. */
+_Static_assert(sizeof(void *) != 8 || sizeof(struct neb_device_ops) == 608,
+               "the device's table changed: wrap the new slot here, then put the new size");
 
 static void fill_table(struct neb_host_ops *h, char *missing, size_t size)
 {
@@ -539,6 +580,11 @@ static void fill_table(struct neb_host_ops *h, char *missing, size_t size)
         t->fence_done = w_fence_done, t->fence_wait = w_fence_wait, t->fence_join = w_fence_join;
     }
     if (p->packed_bytes) t->packed_bytes = w_packed_bytes;
+    if (p->exchange) {
+        t->comm_facts = w_comm_facts, t->comm_id = w_comm_id, t->comm_open = w_comm_open;
+        t->exchange = w_exchange, t->comm_state = w_comm_state;
+        t->comm_abort = w_comm_abort, t->comm_close = w_comm_close;
+    }
 #define PRIMITIVE(slot, type)                          \
     t->slot = p->slot ? direct_##slot : hosted_##slot; \
     if (!p->slot && n < size) n += (size_t)snprintf(missing + n, size - n, " %s", #slot);
@@ -558,6 +604,7 @@ neb_status neb__host_ops_wrap(struct neb_device *d)
     if (!h) return neb__fail(NEB_ERR_NOMEM, "out of memory for device '%s'", d->ops->name);
     struct neb_device_config cpu = d->config;
     cpu.memory_limit = 0;
+    cpu.index = 0; /* the number is the plug-in's */
     neb_status status = neb__cpu_ops.open(&cpu, &h->cpu);
     if (status != NEB_OK) {
         neb__free(h);
