@@ -23,8 +23,8 @@ static void text_of(cl_device_id id, cl_device_info what, char *out, size_t size
     for (size_t n = strlen(out); n && out[n - 1] == ' '; n--) out[n - 1] = 0;
 }
 
-/* The device of that number; *count: how many there are. */
-static neb_status find(int index, const struct neb_device_host *host, cl_platform_id *platform,
+/* The device of that number. spread: numbers count round the devices. */
+static neb_status find(int index, bool spread, const struct neb_device_host *host, cl_platform_id *platform,
                        cl_device_id *id)
 {
     cl_platform_id platforms[MOST];
@@ -47,6 +47,7 @@ static neb_status find(int index, const struct neb_device_host *host, cl_platfor
         }
         count += (int)found;
     }
+    if (spread && index >= count && count) return find(index % count, false, host, platform, id);
     char text[120];
     if (count)
         snprintf(text, sizeof text, "opencl: device %d does not exist; this machine has 0 to %d", index,
@@ -72,7 +73,7 @@ neb_status neb__ocl_probe(int index, const struct neb_device_host *host, struct 
     char name[96], on[64] = "";
     cl_ulong bytes = 0;
     if (index < 0) return NEB_ERR_INVALID;
-    NEB_TRY(find(index, host, &platform, &id));
+    NEB_TRY(find(index, false, host, &platform, &id));
     memset(out, 0, sizeof *out);
     text_of(id, CL_DEVICE_NAME, name, sizeof name);
     clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof on - 1, on, NULL);
@@ -103,7 +104,7 @@ neb_status neb__ocl_choose(struct neb_ocl *dev)
     cl_bool compiler = CL_FALSE, available = CL_FALSE;
     size_t group = 0;
     cl_ulong local = 0;
-    NEB_TRY(find(dev->config.index, &dev->host, &dev->platform, &dev->id));
+    NEB_TRY(find(dev->config.index, dev->config.spread, &dev->host, &dev->platform, &dev->id));
     text_of(dev->id, CL_DEVICE_NAME, dev->name, sizeof dev->name);
     text_of(dev->id, CL_DRIVER_VERSION, dev->driver, sizeof dev->driver);
     text_of(dev->id, CL_DEVICE_VERSION, dev->version, sizeof dev->version);
