@@ -27,10 +27,10 @@ static neb_status take_temperature(struct neb_doc *d, struct neb_doc_entry *e)
 {
     char *end, inverse[32];
     const double exponent = strtod(e->value, &end);
-    if (end == e->value || *end || !(exponent > 0 && exponent <= 1))
+    if (end == e->value || *end || !(exponent >= 0.001 && exponent <= 1))
         return neb__doc_fail(
             d, "data.temperature",
-            "data.temperature: '%s' is not a number above 0, up to 1: a language is drawn in proportion to "
+            "data.temperature: '%s' is not a number from 0.001 to 1: a language is drawn in proportion to "
             "its size to this power; 1 follows the sizes, 0.3 is nearly even",
             e->value);
     for (int i = 0; i < d->n; i++)
