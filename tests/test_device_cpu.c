@@ -9,6 +9,7 @@
 #include <nebula/engine.h>
 #include <nebula/log.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -462,6 +463,29 @@ static void test_wrapped_slots(void **state)
     neb_device_close(d);
 }
 
+/* A plug-in that exchanges values has all slots for it, or none. */
+static void test_exchange_slots(void **state)
+{
+    (void)state;
+#define AT(slot) offsetof(struct neb_device_ops, slot)
+    const size_t at[] = {AT(comm_facts), AT(comm_id),    AT(comm_open), AT(exchange),
+                         AT(comm_state), AT(comm_abort), AT(comm_close)};
+#undef AT
+    const int n = sizeof at / sizeof *at;
+    void (*const some)(void) = (void (*)(void))note_facts; /* the loader only looks for holes */
+    neb_device *d = NULL;
+    assert_ok(neb_device_open("cpu", NULL, &d));
+    check_log_quiet();
+    for (int missing = 0; missing <= n; missing++) {
+        struct neb_device_ops ops = *d->ops;
+        for (int i = 0; i < n; i++)
+            if (i != missing) memcpy((char *)&ops + at[i], (const void *)&some, sizeof some);
+        assert_status(neb__device_check_ops(&ops, "here"), missing < n ? NEB_ERR_UNSUPPORTED : NEB_OK);
+    }
+    check_log_restore();
+    neb_device_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,8 +493,8 @@ int main(void)
         cmocka_unit_test(test_suite_notices),  cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_large_products), cmocka_unit_test(test_mask_and_packing),
         cmocka_unit_test(test_refusals),       cmocka_unit_test(test_allocations_fail),
-        cmocka_unit_test(test_wrapped_slots),  cmocka_unit_test(test_plugins),
-        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_wrapped_slots),  cmocka_unit_test(test_exchange_slots),
+        cmocka_unit_test(test_plugins),        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
