@@ -503,6 +503,23 @@ static void adapters_compute_as_in_peft(void **state)
     neb_device_close(device);
 }
 
+/* A name that ends where the letter of a LoRA matrix is expected. */
+static void short_names_are_answered(void)
+{
+    char path[500];
+    static const float value[1];
+    static const char *const names[] = {"base_model.model.lora_", "base_model.model.model.lora_",
+                                        "base_model.model.model.layers.0.self_attn.q_proj.lora_A",
+                                        "base_model.model..lora_B.weight", ".lora_"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct neb_st_tensor t = {
+            .name = names[i], .type = NEB_ST_F32, .rank = 1, .shape = {1}, .data = value, .size = 4};
+        snprintf(path, sizeof path, "%s/adapter_model.safetensors", in("wrong"));
+        assert_ok(neb__st_write(path, &t, 1, NULL, 0644));
+        assert_status(neb__hf_import_adapter(in("wrong"), in("base"), in("never")), NEB_ERR_NOTFOUND);
+    }
+}
+
 static void wrong_adapters_are_answered(void **state)
 {
     (void)state;
@@ -519,6 +536,8 @@ static void wrong_adapters_are_answered(void **state)
          "'rank_pattern'"},
         {"{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 6}", NEB_ERR_SHAPE, "is needed"},
         {"{\"peft_type\": \"LORA\", \"lora_alpha\": 6}", NEB_ERR_CORRUPT, "'r'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_dropout\": 7}", NEB_ERR_CONFIG, "lora_dropout"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": -1}", NEB_ERR_CONFIG, "lora_alpha"},
     };
     assert_ok(neb__hf_import(recorded("llama3"), in("base")));
     copy_recorded("llama3_lora", "adapter_model.safetensors", "wrong");
@@ -532,6 +551,8 @@ static void wrong_adapters_are_answered(void **state)
         assert_int_equal(neb__mem_held(), held);
     }
     put("wrong", "adapter_config.json", "{\"peft_type\": \"LORA\", \"r\": 2}");
+    short_names_are_answered();
+    copy_recorded("llama3_lora", "adapter_model.safetensors", "wrong");
     assert_ok(neb__hf_import(recorded("gpt2"), in("base"))); /* another model */
     assert_status(neb__hf_import_adapter(in("wrong"), in("base"), in("never")), NEB_ERR_NOTFOUND);
     assert_status(neb__hf_export_adapter(in("base"), in("never")), NEB_ERR_UNSUPPORTED);

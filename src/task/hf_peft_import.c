@@ -119,7 +119,7 @@ static int matrix_of(const struct adapter_in *e, const char *name, char *which)
     char stem[NEB_HF_NAME];
     const char *tail = strstr(name, ".lora_");
     if (strncmp(name, NEB_HF_ADAPTER_LEAD, strlen(NEB_HF_ADAPTER_LEAD)) || !tail) return -1;
-    if (strcmp(tail + 7, ".weight") || (tail[6] != 'A' && tail[6] != 'B')) return -1;
+    if ((tail[6] != 'A' && tail[6] != 'B') || strcmp(tail + 7, ".weight")) return -1;
     *which = tail[6];
     name += strlen(NEB_HF_ADAPTER_LEAD);
     snprintf(stem, sizeof stem, "%.*s", (int)(tail - name), name);
