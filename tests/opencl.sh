@@ -1,10 +1,11 @@
 #!/bin/sh
 # The OpenCL device: the conformance suite in f32, parts of it in bf16; a cache that lies; a number that does not exist. Without the
 # plug-in or a driver (pocl) one line says what was skipped. Compiled kernels stay in the build folder, so only the first run compiles.
-# make oclgrind runs the kernels' cut for GPUs.
+# make oclgrind runs all kernels in the cut for GPUs.
 set -eu
 nebula=$1
 build=$(cd "$(dirname "$nebula")" && pwd)
+kernels=$(cd "$(dirname "$0")/../src/device/opencl/kernels" && pwd)
 if [ ! -f "$build/libnebula-i-opencl.so" ]; then
     echo "opencl: skipped, OpenCL was not found and the plug-in is not built (Debian: apt install ocl-icd-opencl-dev pocl-opencl-icd)"
     exit 0
@@ -30,6 +31,11 @@ esac
 check() { "$nebula" device test --device opencl "$@" > log 2>&1 || fail "device test --device opencl $*"; grep -q " 0 failures" log; }
 check
 for only in gemm norm_residual xent; do check --dtype bf16 --only $only; done
+# The GPU's cut of one kernel. Where pocl's threads share its local memory, that is a variable of the compiled file.
+gpu="$POCL_CACHE_DIR-$(cat "$kernels"/*.cl | cksum | cut -d ' ' -f 1)" # what other sources gave is not looked at
+mkdir -p "$gpu"
+POCL_CACHE_DIR="$gpu" NEBULA_OPENCL_KERNELS=gpu check --only xent
+if grep -r -l -a 'xent\.group_memory' "$gpu" --include=xent.so > log; then fail "work-groups share local memory"; fi
 
 # A number behind the name chooses the device.
 "$nebula" device test --device opencl:0 --only axpby > log 2>&1 || fail "opencl:0"

@@ -151,7 +151,9 @@ static inline vf lanes_below(long i, long n)
 #define ROW(i, n) for (long i = (long)get_local_id(0) * VW; i < (n); i += WG * VW)
 
 /* ---- sums over the work-items of a group, in a fixed order. They have barriers, so kernels call them outside of all
- * conditions: not every compiler is right about a barrier in a branch, even if all work-items take it. ---- */
+ * conditions: not every compiler is right about a barrier in a branch, even if all work-items take it. They are always
+ * inlined: where all calls pass one array, pocl 3.1 puts its address into a function that is not, and then all its
+ * threads share that one array. ---- */
 
 #if WG == 1
 #define GROUP_MEMORY
@@ -163,7 +165,8 @@ static inline vf lanes_below(long i, long n)
 #define GROUP_SYNC   barrier(CLK_GLOBAL_MEM_FENCE);
 #define group_sum(v) group_sum_in(v, group_memory)
 #define group_max(v) group_max_in(v, group_memory)
-static inline float group_sum_in(float v, local float *tmp)
+#define WHOLE        __attribute__((always_inline))
+WHOLE static inline float group_sum_in(float v, local float *tmp)
 {
     const int l = get_local_id(0);
     tmp[l] = v;
@@ -176,7 +179,7 @@ static inline float group_sum_in(float v, local float *tmp)
     barrier(CLK_LOCAL_MEM_FENCE);
     return v;
 }
-static inline float group_max_in(float v, local float *tmp)
+WHOLE static inline float group_max_in(float v, local float *tmp)
 {
     const int l = get_local_id(0);
     tmp[l] = v;
