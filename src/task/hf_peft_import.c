@@ -86,7 +86,7 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
             return refuse(key, "is not known here and may change what is computed");
     }
     NEB_TRY(neb__hf_whole(j, "r", -1, &e->rank));
-    NEB_TRY(neb__hf_real(j, "lora_alpha", (double)e->rank, &e->alpha));
+    NEB_TRY(neb__hf_real(j, "lora_alpha", 8, &e->alpha)); /* the library's default */
     NEB_TRY(neb__hf_real(j, "lora_dropout", 0, &e->dropout));
     if (e->rank < 1 || e->rank > 4096) return refuse("r", "is not a rank from 1 to 4096");
     if (json_is_true(json_object_get(j, "use_rslora")))
