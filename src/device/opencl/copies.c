@@ -6,6 +6,7 @@
  * slot in the ring of events has been reused (reuse waits for it). */
 #include "opencl.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +62,7 @@ static void *map_pinned(struct neb_ocl *dev, size_t bytes, cl_mem *mem)
 neb_status neb__ocl_host_alloc(void *ctx, size_t bytes, void **out)
 {
     struct neb_ocl *dev = neb__ocl(ctx);
-    struct neb_ocl_pinned *a = calloc(1, sizeof *a);
+    struct neb_ocl_pinned *a = bytes <= SIZE_MAX - 4096 ? calloc(1, sizeof *a) : NULL;
     size_t whole = (bytes + 4095) / 4096 * 4096;
     if (!whole) whole = 4096;
     if (a && !dev->cpu) a->p = map_pinned(dev, whole, &a->mem);
