@@ -503,6 +503,24 @@ static void adapters_compute_as_in_peft(void **state)
     neb_device_close(device);
 }
 
+static void nothing_is_written_over_itself(void **state)
+{
+    (void)state;
+    char link[300];
+    copy_recorded("llama3", "config.json", "itself");
+    copy_recorded("llama3", "model.safetensors", "itself");
+    snprintf(link, sizeof link, "%s", in("link"));
+    assert_int_equal(symlink("itself", link), 0);
+    check_log_quiet();
+    assert_status(neb__hf_import(in("itself"), link), NEB_ERR_INVALID);
+    assert_ok(neb__hf_import(recorded("llama3"), in("base")));
+    snprintf(link, sizeof link, "%s", in("base"));
+    assert_status(neb__hf_export(link, link), NEB_ERR_INVALID);
+    assert_status(neb__hf_export_adapter(link, link), NEB_ERR_INVALID);
+    assert_status(neb__hf_import_adapter(recorded("llama3_lora"), link, link), NEB_ERR_INVALID);
+    check_log_restore();
+}
+
 /* A name that ends where the letter of a LoRA matrix is expected. */
 static void short_names_are_answered(void)
 {
@@ -736,6 +754,7 @@ int main(void)
         cmocka_unit_test(languages_are_asked_for),
         cmocka_unit_test(values_of_16_bits_stay),
         cmocka_unit_test(adapters_compute_as_in_peft),
+        cmocka_unit_test(nothing_is_written_over_itself),
         cmocka_unit_test(wrong_adapters_are_answered),
         cmocka_unit_test(numbering_is_the_tokenizers),
         cmocka_unit_test(wrong_folders_are_answered),

@@ -106,6 +106,9 @@ neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out
 /* ---- hf_files.c: the tensors of a folder -------------------------------------------------------------------- */
 
 struct neb_hf_files;
+/* NEB_ERR_INVALID: a path is too long, or `to` is the folder `from`, which would be overwritten. */
+neb_status neb__hf_apart(const char *from, const char *to);
+
 /* model.safetensors, or several with an index. A successful open owes a close.
  *   NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT … */
 neb_status neb__hf_files_open(const char *folder, struct neb_hf_files **out);

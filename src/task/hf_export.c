@@ -256,8 +256,7 @@ static neb_status export(struct export *e)
 neb_status neb__hf_export(const char *from, const char *to)
 {
     struct export e = {.to = to};
-    if (strlen(to) >= NEB_MODEL_PATH)
-        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
+    NEB_TRY(neb__hf_apart(from, to));
     NEB_TRY(neb__model_yaml_read(from, &e.folder));
     neb_status status = export(&e);
     for (int i = 0; i < e.count; i++) neb__free(e.values[i]);

@@ -22,6 +22,16 @@ struct neb_hf_files {
     int n;
 };
 
+neb_status neb__hf_apart(const char *from, const char *to)
+{
+    struct stat a, b;
+    if (strlen(from) >= NEB_MODEL_PATH || strlen(to) >= NEB_MODEL_PATH)
+        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
+    if (!stat(from, &a) && !stat(to, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        return neb__fail(NEB_ERR_INVALID, "%s cannot be written over itself: give another folder", from);
+    return NEB_OK;
+}
+
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
 static neb_status open_file(struct neb_hf_files *f, const char *name)

@@ -254,8 +254,7 @@ static neb_status import(struct import *m, const char *to)
 
 neb_status neb__hf_import(const char *from, const char *to)
 {
-    if (strlen(from) >= NEB_MODEL_PATH || strlen(to) >= NEB_MODEL_PATH)
-        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
+    NEB_TRY(neb__hf_apart(from, to));
     struct import *m = NEB_NEW(struct import);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for an import");
     m->from = from;

@@ -171,8 +171,7 @@ static neb_status write_adapter(struct adapter_out *e, const char *to)
 neb_status neb__hf_export_adapter(const char *from, const char *to)
 {
     struct adapter_out e = {0};
-    if (strlen(to) >= NEB_MODEL_PATH)
-        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
+    NEB_TRY(neb__hf_apart(from, to));
     NEB_TRY(neb__model_yaml_read(from, &e.folder));
     neb_status status = write_adapter(&e, to);
     neb__st_close(e.st);

@@ -275,8 +275,8 @@ static neb_status build(struct adapter_in *e, const char *to)
 neb_status neb__hf_import_adapter(const char *from, const char *base, const char *to)
 {
     struct adapter_in e = {.from = from};
-    if (strlen(from) >= NEB_MODEL_PATH || strlen(to) >= NEB_MODEL_PATH)
-        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
+    NEB_TRY(neb__hf_apart(from, to));
+    NEB_TRY(neb__hf_apart(base, to));
     NEB_TRY(neb__model_yaml_read(base, &e.folder));
     neb_status status = build(&e, to);
     neb__st_close(e.base);
