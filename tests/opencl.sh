@@ -44,7 +44,7 @@ grep -q "device 99 does not exist; this machine has 0 to" log || fail "no messag
 if "$nebula" device info --device opencl:x > log 2>&1; then fail "device x was opened"; fi
 grep -q "'opencl:x' is not a device; use NAME or NAME:NUMBER" log || fail "no message about device x"
 
-# A cache file that is damaged, cut short, another's name or writable by others is not used, and a good one takes its place.
+# A cache file that is damaged, cut short, writable by others or a link is not used, and a good one takes its place.
 export XDG_CACHE_HOME="$dir/cache"
 mkdir cache
 check --only axpby
@@ -60,6 +60,12 @@ for f in cache/nebula-i/opencl/*; do
     head -c 60 good > "$f"
     check --only axpby
     [ "$(stat -c %s "$f")" = "$(stat -c %s good)" ] || fail "the short file was kept"
+    chmod 666 "$f"
+    check --only axpby
+    [ "$(stat -c %a "$f")" = 600 ] || fail "a file that everybody can write was kept"
+    ln -sf "$dir/good" "$f"
+    check --only axpby
+    [ ! -L "$f" ] || fail "a link was followed"
     break
 done
 chmod 777 cache/nebula-i/opencl
