@@ -85,9 +85,13 @@ lie tokens "" 64 16
 lie noise "" 64 16
 lie thousand "" 64 16
 lie poison "" 64 16
-"$nebula" status a | grep -q "^a made shorter: .*c: " || fail "the status does not show what the rule of influence did"
-LINES=300 COLUMNS=200 "$nebula" watch out-a --text | grep -q "scaled: record [0-9]*: the update of c enters with factor" ||
-    fail "the timeline does not name the site whose updates were scaled"
+"$liar" c poison > liar.log 2>&1 & pid=$! # until one of its updates is in a record
+shortened() { "$nebula" status a | grep -q "^a made shorter: .*c: "; }
+told() { LINES=300 COLUMNS=200 "$nebula" watch out-a --text | grep -q "scaled: record [0-9]*: the update of c enters with factor"; }
+for i in $(seq 600); do ! shortened || ! told || break; sleep 0.2; done
+kill -9 $pid; wait $pid 2>/dev/null || true
+shortened || fail "the status does not show what the rule of influence did"
+told || fail "the timeline does not name the site whose updates were scaled"
 loss=$(sed -n 's/^   "loss": \([0-9.]*\),.*/\1/p' out-a/status.json | head -1)
 # With the clip alone a liar may push the model as far as the records that name one honest site allow: it stays finite.
 awk "BEGIN { exit !(${loss:-nan} > 0 && ${loss:-nan} < 1e30) }" || fail "the loss of a is $loss"
