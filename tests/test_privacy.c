@@ -150,7 +150,9 @@ static double misfit(double sigma, size_t n, int64_t width)
     neb__free(count);
     neb__free(mass);
     assert_true(degrees > 1);
-    return (chi - degrees) / sqrt(2.0 * degrees);
+    double spread =
+        2.0 / (9.0 * degrees); /* the cube root of chi square is nearly normal (Wilson and Hilferty) */
+    return (cbrt(chi / degrees) - (1 - spread)) / sqrt(spread);
 }
 
 /* Six deviations: by chance once in 10^8 runs. */
