@@ -50,7 +50,7 @@ struct run {
     int64_t samples; /* into which the lines of the trial are cut */
 };
 
-/* What the attacks found, over all trials. */
+/* The findings of the attacks, over all trials. */
 struct found {
     double right, guessed, chance;
 };

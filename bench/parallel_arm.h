@@ -18,7 +18,7 @@ struct neb_arm_job {
 /* Writes FOLDER/job.yaml with its vocabulary and text, and tokenises it. */
 neb_status neb__arm_job_make(const struct neb_arm_job *j);
 
-/* What a step took, the mean of those that were made together: seconds; the share of its forwards and backwards in which stages of a pipeline waited for
+/* The cost of a step, the mean of those that were made together: seconds; the share of its forwards and backwards in which stages of a pipeline waited for
  * each other, the mean of all ranks. And what the rank holds that holds the most: bytes of state, and of memory
  * for its runs; values: of the trained parameters. */
 struct neb_arm_step {

@@ -148,7 +148,7 @@ static json_t *list(void *arg)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-/* What an order needs is looked for now, so that nobody learns in a hurry that it is not there. */
+/* The key and the folder of an order are looked for now, so that nobody learns in a hurry that they are missing. */
 static neb_status check(const struct neb_watch_orders *w)
 {
     struct neb_chain *chain = NULL;
