@@ -12,6 +12,7 @@
 #include "store/disk.h"
 
 #include <nebula/nebula.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -330,9 +331,40 @@ static void a_damaged_account_is_refused(void **state)
     sites_free(&sites);
 }
 
+/* The fragments of a sweep share the clip, and all of their values get the noise of the whole sweep. */
+static void fragments_get_the_noise_of_a_sweep(void **state)
+{
+    (void)state;
+    enum { MANY = 1 << 20, SEEN = 1 << 16 };
+    struct neb_session_config c = neb_session_defaults();
+    struct neb_privacy_rule r = rule();
+    struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {MANY}};
+    neb_session *session;
+    struct sites sites;
+    double squares = 0;
+    float *x = p.values = neb__calloc(MANY, sizeof *x), *z = neb__calloc(SEEN, sizeof *z);
+    sites_make(&sites, 2, NULL);
+    c.fragments = 4;
+    c.rung = "int8";
+    assert_ok(neb_session_open(sites.path[0], &c, &session));
+    assert_ok(neb__session_set_privacy(session, &r));
+    assert_ok(neb_session_register(session, &p));
+    assert_ok(neb_session_start(session, 0));
+    assert_int_equal(session->fragments, 4);
+    assert_ok(neb__session_privatize(session, z, SEEN));
+    for (int i = 0; i < SEEN; i++) squares += (double)z[i] * (double)z[i];
+    double deviation = sqrt(squares / SEEN), wanted = r.step.noise * r.clip;
+    if (!(fabs(deviation / wanted - 1) < 0.03)) fail_msg("the deviation is %g, not %g", deviation, wanted);
+    neb_session_close(session);
+    neb__free(x);
+    neb__free(z);
+    sites_free(&sites);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fragments_get_the_noise_of_a_sweep),
         cmocka_unit_test(a_spent_budget_stops_the_updates),
         cmocka_unit_test(a_restored_account_learns_from_the_log),
         cmocka_unit_test(a_damaged_account_is_refused),
