@@ -81,7 +81,8 @@ for job in relay tutor; do
     wait $b || fail "$job: site b"
     wait $a || fail "$job: site a"
     cmp alone/$job-b/model.safetensors pair/$job-b/model.safetensors || fail "$job: site b learned something else"
-    [ $job = tutor ] || cmp alone/$job-a/generator/model.safetensors pair/$job-a/generator/model.safetensors ||
+    # A generator that is killed when the other site has all its items is told at its next start that no more are wanted.
+    [ $job = tutor ] || grep -q "has ended the stream" pair-$job-a.log || cmp alone/$job-a/generator/model.safetensors pair/$job-a/generator/model.safetensors ||
         fail "$job: site a learned something else"
     sed -n "s/^site b: /$job, site b: /p" pair-$job-b.log | tail -n 1
 done

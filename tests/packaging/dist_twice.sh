@@ -1,6 +1,7 @@
 #!/bin/sh
 # dist_twice.sh: the archive of `make dist` from two builds in two folders has the same bits.
 set -eu
+export CCACHE_DISABLE=1 # objects of the first build would be taken for the second
 cd "$(dirname "$0")/../.."
 top=$PWD
 dir=$(mktemp -d)
