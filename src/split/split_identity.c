@@ -88,7 +88,7 @@ static neb_status add_generator(struct neb_buf *text, const struct neb_split_sit
 {
     static const char *const local[] = {"log_every",     "save_every", "keep",  "eval_every",
                                         "threads",       "device",     "dtype", "fallback",
-                                        "deterministic", "average",    NULL};
+                                        "deterministic", "average",    "speed", NULL};
     static const char *const none[] = {NULL};
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, false, local));
     NEB_TRY(add_options(text, neb__model_options, &s->job->generator, false, none));

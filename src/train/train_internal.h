@@ -82,6 +82,7 @@ struct neb_trainer {
     bool met_links;     /* opening got as far as the session */
     int64_t decisions;  /* of the rate controller, as far as they are in the metrics */
     int64_t done_ns;    /* when this site had made its own steps; 0: not yet */
+    int64_t pace_ns;    /* with train.speed: when the steps so far should have ended */
     struct neb_trainer_sampling sampling;
 };
 

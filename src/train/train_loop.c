@@ -2,14 +2,16 @@
  *
  * The stop flag is read between steps, so a checkpoint is always of a whole step. */
 #include "train/train_internal.h"
+#include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "run/session.h"
 #include "store/metrics.h"
 
 #include <math.h>
+#include <time.h>
 
-enum { MAX_SKIPPED = 20, END_SECONDS = 900 };
+enum { MAX_SKIPPED = 20, END_SECONDS = 900, SLACK_NS = 500000000, NAP_NS = 50000000 };
 
 void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now)
 {
@@ -56,6 +58,22 @@ static neb_status too_large(const struct neb_trainer *t)
                      c->tokens, c->micro);
 }
 
+/* With train.speed a step takes at least the time of its tokens. A little time that was lost before, by merging or at a
+ * checkpoint, is made up for; more is not, or a site that was stopped would train faster than it may. */
+static void keep_speed(struct neb_trainer *t, int64_t start, int64_t tokens)
+{
+    if (!(t->job->train.speed > 0)) return;
+    if (t->pace_ns < start - SLACK_NS) t->pace_ns = start - SLACK_NS;
+    t->pace_ns += (int64_t)(1e9 * (double)tokens / t->job->train.speed);
+    neb__ranks_busy(t, true);
+    while (!*t->stop && neb__now_ns() < t->pace_ns) {
+        int64_t left = t->pace_ns - neb__now_ns();
+        struct timespec moment = {.tv_nsec = neb__clamp(left, 0, NAP_NS)};
+        nanosleep(&moment, NULL);
+    }
+    neb__ranks_busy(t, false);
+}
+
 static neb_status one_step(struct neb_trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
@@ -70,6 +88,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
         return neb__fail(status, "stopping: %d steps in a row were not finite; the last checkpoint is good",
                          t->skipped);
     if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
+    keep_speed(t, start, step.tokens);
     t->progress.step++;
     t->progress.tokens += step.tokens;
     t->progress.seconds += neb__seconds_since(start) - (neb__gate_recovered(t->gate) - recovered);
