@@ -82,6 +82,10 @@ static void methods(void **state)
 {
     (void)state;
     check_method("bert", "dropout=0", "method=lora", "*.qkv.lora.[ab]");
+    check_method("llama", "", "method=lora frozen=int8", "*.qkv.lora.[ab]");
+    check_method("gpt2", "dropout=0", "method=adapter adapter_size=6 frozen=nf4", "*.ffn.adapter.*");
+    check_method("marian", "dropout=0", "method=bias frozen=nf4", "*.bias");
+    check_method("gpt2", "dropout=0", "method=prefix prefix_length=5 frozen=bf16", "*.prefix.*");
     check_method("llama", "", "method=lora lora_on=*.ffn.*,*.attention.out",
                  "*.ffn.*.lora.[ab],*.attention.out.lora.[ab]");
     check_method("llama", "", "method=lora lora_on=*.attention.q,*.ffn.gate",

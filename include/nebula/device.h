@@ -8,8 +8,8 @@
  * and returns NULL when it cannot serve that ABI version. docs/device.md explains how to write one.
  *
  * This header defines the table. It includes the headers with the slots' argument structs: device_types.h,
- * device_compute.h (forward and backward), device_learn.h (losses, optimizer), device_exchange.h and
- * device_generate.h.
+ * device_compute.h (forward and backward), device_learn.h (losses, optimizer), device_narrow.h (weights in few
+ * bits), device_exchange.h and device_generate.h.
  *
  * The contract
  *  - Every pointer in an argument struct points to memory of this device, unless its comment says host.
@@ -44,6 +44,7 @@
 #include <nebula/device_exchange.h>
 #include <nebula/device_generate.h>
 #include <nebula/device_learn.h>
+#include <nebula/device_narrow.h>
 #include <nebula/device_types.h>
 #include <nebula/status.h>
 
@@ -51,7 +52,7 @@
 extern "C" {
 #endif
 
-#define NEB_DEVICE_ABI 5u
+#define NEB_DEVICE_ABI 6u
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
@@ -213,6 +214,12 @@ struct neb_device_ops {
     neb_status (*probe)(int index, const struct neb_device_host *host, struct neb_device_info *out);
 
     uint32_t flags; /* NEB_DEVICE_… or 0 */
+
+    /* for frozen weights in few bits (device_narrow.h). Without `widen` there are none; without the other two
+     * [optional, both or none] a weight is widened into memory of the run before each product. */
+    neb_status (*widen)(void *dev, const struct neb_widen *);
+    neb_status (*linear_narrow)(void *dev, const struct neb_linear_narrow *);
+    neb_status (*linear_narrow_bwd)(void *dev, const struct neb_linear_narrow_bwd *);
 };
 
 /* For a plug-in in the making: a primitive that is NULL is computed on the host, with copies in both directions. */

@@ -49,6 +49,7 @@ static const struct slot_name graph[] = {SLOT(graph_begin), SLOT(graph_end), SLO
                                          SLOT(graph_free)};
 static const struct slot_name host[] = {SLOT(host_alloc), SLOT(host_free)};
 static const struct slot_name packing[] = {SLOT(packed_bytes), SLOT(pack_linear)};
+static const struct slot_name narrow[] = {SLOT(linear_narrow), SLOT(linear_narrow_bwd)};
 static const struct slot_name exchanges[] = {SLOT(comm_facts), SLOT(comm_id),    SLOT(comm_open),
                                              SLOT(exchange),   SLOT(comm_state), SLOT(comm_abort),
                                              SLOT(comm_close)};
@@ -94,11 +95,12 @@ enum {
               SIZE(neb_linear_xent) + SIZE(neb_xent) + SIZE(neb_bce) + SIZE(neb_pair_loss) + SIZE(neb_best) +
               SIZE(neb_sample) + SIZE(neb_muon_args) + SIZE(neb_update) + SIZE(neb_clip) + SIZE(neb_sumsq) +
               SIZE(neb_pack_linear) + SIZE(neb_reduce) + SIZE(neb_comm_facts) + SIZE(neb_comm_place) +
-              SIZE(neb_comm_exchange) + SIZE(neb_comm_state) + SIZE(neb_device_ops) +
+              SIZE(neb_comm_exchange) + SIZE(neb_narrow) + SIZE(neb_widen) + SIZE(neb_linear_narrow) +
+              SIZE(neb_linear_narrow_bwd) + SIZE(neb_comm_state) + SIZE(neb_device_ops) +
               SIZE(neb_device_config) + SIZE(neb_device_info))
 };
 #undef SIZE
-_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 4800,
+_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 5232,
                "a struct of the device ABI changed: raise NEB_DEVICE_ABI, then put the new sum here");
 
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)
@@ -120,6 +122,7 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
     NEB_TRY(check_group(ops, side, sizeof side / sizeof *side, where));
     NEB_TRY(check_group(ops, graph, sizeof graph / sizeof *graph, where));
     NEB_TRY(check_group(ops, packing, sizeof packing / sizeof *packing, where));
+    NEB_TRY(check_group(ops, narrow, sizeof narrow / sizeof *narrow, where));
     NEB_TRY(check_group(ops, exchanges, sizeof exchanges / sizeof *exchanges, where));
     return check_group(ops, host, sizeof host / sizeof *host, where);
 }

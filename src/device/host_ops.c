@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "tensor/narrow.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -114,6 +115,13 @@ static void use_loss(struct borrowed *b, const struct neb_loss *l, int64_t rows)
 }
 
 /* ---- the operands of each primitive ---- */
+
+static void of_widen(struct borrowed *b, struct neb_widen *a)
+{
+    use(b, &a->w.code, (int64_t)neb__narrow_code_bytes(a->w.kind, a->rows, a->cols), 1, IN);
+    use(b, &a->w.scale, (int64_t)neb__narrow_scale_bytes(a->w.kind, a->rows, a->cols), 1, IN);
+    use(b, &a->out, a->rows * a->cols, neb__dtype_size(a->type), OUT);
+}
 
 static void of_gemm(struct borrowed *b, struct neb_gemm *a)
 {
@@ -370,20 +378,23 @@ static neb_status end_of(struct neb_host_ops *h, const struct neb_update *a, int
     X(mse, neb_pair_loss)                 \
     X(cosine, neb_pair_loss)              \
     X(sumsq, neb_sumsq)                   \
-    X(clip, neb_clip)
-#define OTHERS(X)                      \
-    X(norm_residual, neb_norm)         \
-    X(norm_residual_bwd, neb_norm_bwd) \
-    X(linear, neb_linear)              \
-    X(linear_bwd, neb_linear_bwd)      \
-    X(attn, neb_attn)                  \
-    X(attn_bwd, neb_attn_bwd)          \
-    X(linear_xent, neb_linear_xent)    \
-    X(best, neb_best)                  \
-    X(pack_linear, neb_pack_linear)    \
-    X(attn_listed, neb_attn_listed)    \
-    X(sample, neb_sample)              \
-    X(muon, neb_muon_args)
+    X(clip, neb_clip)                     \
+    X(widen, neb_widen)
+#define OTHERS(X)                       \
+    X(norm_residual, neb_norm)          \
+    X(norm_residual_bwd, neb_norm_bwd)  \
+    X(linear, neb_linear)               \
+    X(linear_bwd, neb_linear_bwd)       \
+    X(attn, neb_attn)                   \
+    X(attn_bwd, neb_attn_bwd)           \
+    X(linear_xent, neb_linear_xent)     \
+    X(best, neb_best)                   \
+    X(pack_linear, neb_pack_linear)     \
+    X(attn_listed, neb_attn_listed)     \
+    X(sample, neb_sample)               \
+    X(muon, neb_muon_args)              \
+    X(linear_narrow, neb_linear_narrow) \
+    X(linear_narrow_bwd, neb_linear_narrow_bwd)
 
 #define HOSTED(slot, type)                                              \
     static neb_status hosted_##slot(void *ctx, const struct type *args) \
@@ -560,7 +571,7 @@ static void w_comm_close(void *ctx, void *comm)
 /* ---- wrapping ---- */
 
 /* A slot that is not wrapped would be called with a context that is not the plug-in's. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct neb_device_ops) == 608,
+_Static_assert(sizeof(void *) != 8 || sizeof(struct neb_device_ops) == 632,
                "the device's table changed: wrap the new slot here, then put the new size");
 
 static void fill_table(struct neb_host_ops *h, char *missing, size_t size)

@@ -94,6 +94,7 @@ struct neb_peft_config {
     char *adapter_after;
     int64_t prefix_length;
     char *train, *freeze;
+    char *frozen; /* how frozen weights of the layers are kept */
 };
 
 extern const struct neb_opt neb__peft_options[];
@@ -103,6 +104,7 @@ struct neb_peft {
     int64_t lora_rank, adapter_size, prefix_length; /* 0 where the method is off */
     float lora_scale, lora_dropout;                 /* scale = alpha / rank */
     bool adapter_after_attention;
+    neb_narrow_kind keep;                 /* frozen weights of the layers; NEB_WIDE: as all others */
     const char *lora_on, *train, *freeze; /* pointers into the config: comma-separated patterns, or NULL */
 };
 

@@ -1,10 +1,11 @@
 /* peft.c: which of a model's parameters are trained.
  *
  * The order is: everything (full) or nothing; the parts that the methods added or name; `train`; `freeze`.
- * Tables that are computed, not learned, are always frozen. Patterns are relative to the model's own prefix,
+ * Frozen weights of the layers may be kept in few bits (tensor/narrow.h). Tables that are computed, not learned, are always frozen. Patterns are relative to the model's own prefix,
  * so two models in one parameter set do not touch each other. A pattern that matches nothing is refused as a
  * typing error, because silently training the wrong set costs days. */
 #include "nn/model.h"
+#include "tensor/narrow.h"
 
 #include <fnmatch.h>
 
@@ -31,6 +32,16 @@ static neb_status set_list(const struct neb_builder *b, const char *option, cons
     return NEB_OK;
 }
 
+/* Weights between hidden states are nearly all of a model. Embeddings, norms, biases and heads keep their values. */
+static neb_status keep_narrow(const struct neb_builder *b, neb_narrow_kind kind)
+{
+    for (int i = b->first; kind && i < neb_params_count(b->params); i++) {
+        neb_param *p = neb_params_at(b->params, i);
+        if (p->hidden && !p->trainable) NEB_TRY(neb__param_make_narrow(p, kind));
+    }
+    return NEB_OK;
+}
+
 neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b)
 {
     const struct neb_peft *p = &m->peft;
@@ -46,5 +57,5 @@ neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b)
     NEB_TRY(set_list(b, "train", p->train, true));
     NEB_TRY(set_list(b, "freeze", p->freeze, false));
     set_matching(b, "*.embed.sinusoid.weight", false);
-    return NEB_OK;
+    return keep_narrow(b, p->keep);
 }

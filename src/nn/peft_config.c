@@ -21,6 +21,9 @@ const struct neb_opt neb__peft_options[] = {
         NEB_OPT_RANGE(1, 1 << 16)),
     OPT(train, NEB_OPT_TEXT, "", NULL, "patterns of parameters trained as well, such as head.*"),
     OPT(freeze, NEB_OPT_TEXT, "", NULL, "patterns of parameters not trained; wins over train"),
+    OPT(frozen, NEB_OPT_TEXT, "f32", NULL,
+        "how frozen weights of the layers are kept: f32, bf16, int8 (a scale a row) or nf4 (4 bits)",
+        NEB_OPT_CHOICE("f32", "bf16", "int8", "nf4")),
     NEB_OPT_END,
 };
 
@@ -78,6 +81,13 @@ static neb_status methods(const struct neb_peft_config *c, struct neb_peft *p)
     return NEB_OK;
 }
 
+static neb_narrow_kind kept_as(const char *word)
+{
+    if (!word || !strcmp(word, "f32")) return NEB_WIDE;
+    if (!strcmp(word, "bf16")) return NEB_NARROW_BF16;
+    return strcmp(word, "int8") ? NEB_NARROW_NF4 : NEB_NARROW_INT8;
+}
+
 neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_peft *out)
 {
     struct neb_peft p = {0};
@@ -98,6 +108,13 @@ neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_pe
     if (p.prefix) p.prefix_length = c->prefix_length;
     p.train = c->train;
     p.freeze = c->freeze;
+    p.keep = kept_as(c->frozen);
+    if (p.keep && p.full && (!p.freeze || !*p.freeze))
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "option 'frozen': %s is for weights that are not trained, and method full trains all; "
+            "choose a method such as lora",
+            c->frozen);
     *out = p;
     return NEB_OK;
 }

@@ -1,12 +1,12 @@
 /* memory_check.c: see memory_check.h.
  *
- * A trained parameter takes 16 bytes: its value, its gradient and AdamW's two moments, all in fp32. A frozen one takes 4.
- * Computing in bf16 takes a copy of 2 bytes more. Ranks may share some of it out, and some may be in the host's memory.
+ * A trained parameter takes 16 bytes: its value, its gradient and AdamW's two moments, all in fp32. A frozen one takes 4,
+ * or what its code takes (peft.frozen). Computing in bf16 takes a copy of 2 bytes more. Ranks may share some of it out, and some may be in the host's memory.
  * Activations come on top, so a job that passes may still be too large; a job that is refused here cannot run. */
 #include "task/memory_check.h"
 #include "nn/model.h"
 #include "task/settle.h"
-#include "tensor/params.h"
+#include "tensor/narrow.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -90,7 +90,18 @@ static double count_values(const neb_params *ps, bool trained)
 {
     double n = 0;
     for (int i = 0; i < ps->count; i++)
-        if (ps->list[i]->trainable || !trained) n += (double)ps->list[i]->values;
+        if (ps->list[i]->trainable || !trained) n += (double)neb__param_slab_values(ps->list[i]);
+    return n;
+}
+
+static double count_narrow(const neb_params *ps, bool bytes)
+{
+    double n = 0;
+    for (int i = 0; i < ps->count; i++) {
+        const neb_param *p = ps->list[i];
+        if (!p->narrow) continue;
+        n += bytes ? (double)neb__narrow_bytes(p->narrow, p->shape[0], p->shape[1]) : (double)p->values;
+    }
     return n;
 }
 
@@ -105,9 +116,10 @@ static neb_status compare(const struct neb_job *job, const neb_params *ps, doubl
     if (!on_host && strcmp(job->parallel.offload, "optimizer"))
         more = ", keep the optimizer's state in the host's memory (parallel: {offload: optimizer})";
     double trained = count_values(ps, true), values = count_values(ps, false);
-    double need = bytes.trained * trained + bytes.frozen * (values - trained);
+    double need =
+        bytes.trained * trained + bytes.frozen * (values - trained) + copies * count_narrow(ps, true);
     if (need <= there) return NEB_OK;
-    count_text(values, all);
+    count_text(values + count_narrow(ps, false), all);
     count_text(there / bytes.trained, fits);
     return neb__doc_fail(
         &job->doc, "model",

@@ -14,6 +14,7 @@
 #include "task/memory_check.h"
 #include "tensor/device.h"
 #include "tensor/matrices.h"
+#include "tensor/narrow.h"
 #include "tensor/tape.h"
 
 #include <stdio.h>
@@ -297,11 +298,37 @@ double neb__work_waited(const struct neb_work *w)
     return w->ahead ? neb__prefetch_waited(w->ahead) : 0;
 }
 
-neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out)
+static neb_status hash_narrow(const neb_params *ps, struct neb_hash *out)
 {
     struct neb_hasher h;
     NEB_TRY(neb__hasher_init(&h));
     neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < ps->count; i++)
+        if (ps->list[i]->narrow) status = neb__narrow_hash(ps->list[i], &h);
+    neb_status f = neb__hasher_final(&h, status == NEB_OK ? out : NULL);
+    return status != NEB_OK ? status : f;
+}
+
+/* Frozen weights stay as they are, so they are hashed once. */
+neb_status neb__work_frozen_hash(struct neb_work *w, bool *any, struct neb_hash *out)
+{
+    *any = w->params->narrow != NULL;
+    if (*any && !w->frozen_hashed) {
+        NEB_TRY(hash_narrow(w->params, &w->frozen));
+        w->frozen_hashed = true;
+    }
+    *out = w->frozen;
+    return NEB_OK;
+}
+
+neb_status neb__work_identity(struct neb_work *w, struct neb_hash *out)
+{
+    struct neb_hasher h;
+    struct neb_hash frozen;
+    bool any;
+    NEB_TRY(neb__work_frozen_hash(w, &any, &frozen));
+    NEB_TRY(neb__hasher_init(&h));
+    neb_status status = any ? neb__hasher_update(&h, &frozen, sizeof frozen) : NEB_OK;
     for (int i = 0; status == NEB_OK && i < neb_params_count(w->params); i++) {
         const neb_param *p = neb_params_at(w->params, i);
         int64_t shape[4] = {0};

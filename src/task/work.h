@@ -82,8 +82,8 @@ int64_t neb__work_slab_values(const struct neb_work *w); /* the same n, at every
 
 /* The first rank lacks values of the others: a step was made since the last collection. */
 bool neb__work_lacks_whole(const struct neb_work *w);
-/* All parameters in the order in which they were added. A rank writes its part of them; the first rank can read
- * all of them after a collection. */
+/* All parameters in the order in which they were added, without frozen ones in few bits. A rank writes its part of them; the first rank can read all of them after a collection. */
+int64_t neb__work_kept_values(const struct neb_work *w); /* how many values that is */
 neb_status neb__work_read_params(struct neb_work *w, float *out);
 neb_status neb__work_write_params(struct neb_work *w, const float *values);
 
@@ -117,8 +117,11 @@ void neb__work_stage_times(const struct neb_work *w, double *all_s, double *idle
 double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */
 int64_t neb__work_batches(const struct neb_work *w); /* micro-batches that went into steps, ever */
 
-/* A hash of the names and shapes of all parameters. A checkpoint is only loaded where it is the same. */
-neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out);
+/* A hash of the code of all frozen weights in few bits, equal at all ranks. false: there are none. */
+neb_status neb__work_frozen_hash(struct neb_work *w, bool *any, struct neb_hash *out);
+
+/* A hash of the names and shapes of all parameters, and of frozen weights in few bits. A checkpoint is only loaded where it is the same. */
+neb_status neb__work_identity(struct neb_work *w, struct neb_hash *out);
 
 /* The position in the data behind the last step, for a checkpoint; and a return to it. */
 neb_status neb__work_save_position(struct neb_work *w, struct neb_buf *out);

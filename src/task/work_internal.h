@@ -61,6 +61,8 @@ struct neb_work {
     neb_optimizer *opt;
     struct neb_model *model, *generator; /* either is NULL where it lives on another site */
     neb_param *table;                    /* relay: see neb__work_table() */
+    struct neb_hash frozen;              /* of frozen weights in few bits, once it is known */
+    bool frozen_hashed;
     struct neb_model_input *input;
     struct neb_work_stages *stages; /* work_stages.c; NULL: the whole model is here */
     struct neb_distill *distill;

@@ -162,6 +162,11 @@ int64_t neb__work_slab_values(const struct neb_work *w)
     return w->params->whole_trainable;
 }
 
+static bool is_saved(const neb_param *p)
+{
+    return !p->narrow;
+}
+
 float *neb__work_slab(struct neb_work *w, int64_t *n)
 {
     if (!w->whole) return neb_params_slab(w->params, n);
@@ -203,9 +208,18 @@ bool neb__work_lacks_whole(const struct neb_work *w)
     return neb__work_is_split(w) && is_first(w) && !w->params->whole;
 }
 
+int64_t neb__work_kept_values(const struct neb_work *w)
+{
+    int64_t n = 0;
+    for (int i = 0; i < w->params->count; i++)
+        if (is_saved(w->params->list[i])) n += w->params->list[i]->whole_values;
+    return n;
+}
+
 neb_status neb__work_read_params(struct neb_work *w, float *out)
 {
     for (int i = 0; i < w->params->count; i++) {
+        if (!is_saved(w->params->list[i])) continue;
         NEB_TRY(neb_param_read(w->params->list[i], out));
         out += w->params->list[i]->whole_values;
     }
@@ -217,6 +231,7 @@ neb_status neb__work_write_params(struct neb_work *w, const float *values)
     NEB_TRY(need_whole(w));
     for (int i = 0; i < w->params->count; i++) {
         neb_param *p = w->params->list[i];
+        if (!is_saved(p)) continue;
         NEB_TRY(neb_param_write(p, values));
         if (w->whole) memcpy(w->whole + p->whole_offset, values, (size_t)p->whole_values * sizeof *values);
         values += p->whole_values;

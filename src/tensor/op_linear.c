@@ -4,6 +4,7 @@
  * down the gradient of the pre-activation and adds the bias gradient of the layer below. That saves one pass
  * over the widest activations of a transformer. */
 #include "tensor/fallback.h"
+#include "tensor/narrow.h"
 #include "tensor/partition.h"
 #include "tensor/team.h"
 
@@ -26,6 +27,79 @@ bool neb__tape_want_param(neb_tape *t, const char *op, const char *what, const n
     return true;
 }
 
+/* ---- weights in few bits ------------------------------------------------------------------------------- */
+
+/* The values of w in memory of this run, for the present call alone. */
+static neb_status widened(neb_tape *t, neb_param *w, const void **out)
+{
+    const neb_dtype type = neb_compute_type(t);
+    struct neb_widen a = {.w = neb__narrow_of(w), .rows = w->shape[0], .cols = w->shape[1], .type = type};
+    a.out = neb__tape_temp(t, w->values * (int64_t)neb_dtype_size(type));
+    *out = a.out;
+    return NEB_CALL(t, widen, &a);
+}
+
+static bool widens(const neb_tape *t)
+{
+    return !t->dev->ops->linear_narrow || t->force_reference;
+}
+
+static neb_status widened_linear(neb_tape *t, neb_param *w, struct neb_linear *a)
+{
+    NEB_TRY(widened(t, w, &a->w));
+    a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, a);
+    return NEB_FUSED(t, linear, a);
+}
+
+static neb_status widened_linear_bwd(neb_tape *t, neb_param *w, struct neb_linear_bwd *a)
+{
+    NEB_TRY(widened(t, w, &a->w));
+    a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR_BWD, a);
+    return NEB_FUSED(t, linear_bwd, a);
+}
+
+/* The product of `a`, whose weight is set here. All calls of a composition belong to one tick. */
+static neb_status call_linear(neb_tape *t, neb_param *w, struct neb_linear *a)
+{
+    if (w->narrow && widens(t)) {
+        t->hold++;
+        neb_status status = widened_linear(t, w, a);
+        t->hold--;
+        return neb__tape_called(t, status);
+    }
+    if (w->narrow) {
+        struct neb_linear_narrow n = {.w = neb__narrow_of(w)};
+        a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, a);
+        n.l = *a;
+        return NEB_CALL(t, linear_narrow, &n);
+    }
+    a->w = neb__param_working(t, w);
+    a->packed = neb__packed_weight(t, w);
+    a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, a);
+    return NEB_FUSED(t, linear, a);
+}
+
+static neb_status call_linear_bwd(neb_tape *t, neb_param *w, struct neb_linear_bwd *a)
+{
+    if (w->narrow && widens(t)) {
+        t->hold++;
+        neb_status status = widened_linear_bwd(t, w, a);
+        t->hold--;
+        return neb__tape_called(t, status);
+    }
+    if (w->narrow) {
+        struct neb_linear_narrow_bwd n = {.w = neb__narrow_of(w)};
+        a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR_BWD, a);
+        n.l = *a;
+        return NEB_CALL(t, linear_narrow_bwd, &n);
+    }
+    a->w = neb__param_working(t, w);
+    a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR_BWD, a);
+    return NEB_FUSED(t, linear_bwd, a);
+}
+
+/* ---- linear -------------------------------------------------------------------------------------------- */
+
 /* adds: the bias is added here; else only its gradient is computed here. */
 static neb_tensor *linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b, neb_act act, bool adds)
 {
@@ -43,7 +117,6 @@ static neb_tensor *linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
     neb_tensor *pre = train && act != NEB_ACT_NONE ? neb__tensor_new2(t, x->type, rows, out) : NULL;
     if (t->failed != NEB_OK) return NULL;
     struct neb_linear a = {.x = neb__tensor_data(t, x),
-                           .w = neb__param_working(t, w),
                            .bias = neb__param_working(t, adds ? b : NULL),
                            .y = neb__tensor_data(t, y),
                            .pre = neb__tensor_data(t, pre),
@@ -54,10 +127,8 @@ static neb_tensor *linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
                            .ldy = y->ld,
                            .act = act,
                            .alpha = 1,
-                           .type = x->type,
-                           .packed = neb__packed_weight(t, w)};
-    a.scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, &a);
-    if (NEB_FUSED(t, linear, &a) != NEB_OK) return NULL;
+                           .type = x->type};
+    if (call_linear(t, w, &a) != NEB_OK) return NULL;
     y->needs_grad = train;
     y->act = pre ? act : NEB_ACT_NONE;
     y->pre = pre;
@@ -101,14 +172,12 @@ static neb_status linear_gradients(neb_tape *t, struct neb_linear_bwd *a, neb_te
     if (t->failed != NEB_OK) return t->failed;
     if (!a->dx && !a->dw && !a->db) return NEB_OK;
     a->x = neb__tensor_data(t, x);
-    a->w = neb__param_working(t, w);
     a->rows = neb__tensor_rows(x);
     a->in = neb__tensor_cols(x);
     a->out = w->shape[0];
     a->ldx = a->lddx = x->ld;
     a->type = x->type;
-    a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR_BWD, a);
-    return NEB_FUSED(t, linear_bwd, a);
+    return call_linear_bwd(t, w, a);
 }
 
 neb_status neb__backward_linear(neb_tape *t, struct neb_node *n)
@@ -142,7 +211,6 @@ neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_pa
     neb_tensor *z = neb__tensor_alias(t, y);
     if (!z) return NULL;
     struct neb_linear a = {.x = neb__tensor_data(t, x),
-                           .w = neb__param_working(t, w),
                            .y = neb__tensor_data(t, y),
                            .rows = neb__tensor_rows(x),
                            .in = neb__tensor_cols(x),
@@ -151,10 +219,8 @@ neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_pa
                            .ldy = y->ld,
                            .acc_y = 1,
                            .alpha = alpha,
-                           .type = x->type,
-                           .packed = neb__packed_weight(t, w)};
-    a.scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, &a);
-    if (NEB_FUSED(t, linear, &a) != NEB_OK) return NULL;
+                           .type = x->type};
+    if (call_linear(t, w, &a) != NEB_OK) return NULL;
     if (neb__tape_wants_grad(t) && w->trainable) z->root->needs_grad = true;
     struct neb_node *n = neb__tape_record(t, NEB_OPCODE_linear_onto, 2, (neb_tensor *[]){x, y}, 1, &z);
     if (n) n->param[0] = w, n->f[0] = alpha;

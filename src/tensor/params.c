@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/rng.h"
 #include "tensor/masters.h"
+#include "tensor/narrow.h"
 #include "tensor/partition.h"
 
 #include <fnmatch.h>
@@ -30,6 +31,7 @@ static void release(neb_params *ps)
     for (int i = 0; i < 2; i++)
         if (memory[i]) ps->dev->ops->free(ps->dev->ctx, memory[i]);
     if (ps->dev) neb__masters_free(ps);
+    if (ps->dev) neb__narrow_free(ps);
     ps->grad = NULL;
     ps->shadow = NULL;
 }
@@ -207,8 +209,8 @@ static void place(neb_params *ps, bool trainable, int64_t *at, int64_t *whole)
         if (p->trainable != trainable) continue;
         p->offset = *at;
         p->whole_offset = *whole;
-        *at += aligned(p->values);
-        *whole += aligned(p->whole_values);
+        *at += aligned(neb__param_slab_values(p));
+        *whole += aligned(neb__param_slab_whole(p));
     }
 }
 
@@ -267,6 +269,29 @@ static neb_status fill_run(void *arg, int64_t whole, int64_t here, int64_t n)
     return NEB_OK;
 }
 
+/* All of a narrow weight: its scales need whole rows. */
+static neb_status fill_narrow(neb_param *p, uint64_t seed)
+{
+    float *values = neb__malloc((size_t)p->values * sizeof *values);
+    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory while filling '%s'", p->name);
+    const uint32_t hash = name_hash(p->name);
+    for (int64_t i = 0; i < p->values; i++) {
+        if (p->init == NEB_INIT_ZERO || p->init == NEB_INIT_ONE)
+            values[i] = p->init == NEB_INIT_ONE;
+        else
+            values[i] = initial(p, i, seed, hash);
+    }
+    neb_status status = neb__narrow_write(p, values);
+    neb__free(values);
+    return status;
+}
+
+static neb_status fill(neb_param *p, uint64_t seed, float *chunk)
+{
+    if (p->narrow) return fill_narrow(p, seed);
+    return neb__param_runs(p, fill_run, &(struct filling){p, seed, chunk});
+}
+
 static neb_status allocate(neb_params *ps)
 {
     neb_device *d = ps->dev;
@@ -276,6 +301,7 @@ static neb_status allocate(neb_params *ps)
            copy = (neb__partition_of_values(ps) ? (size_t)neb__partition_held(ps) : all) * 2;
     if (!all) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameter with values");
     NEB_TRY(neb__masters_alloc(ps));
+    NEB_TRY(neb__narrow_alloc(ps));
     if (train) {
         NEB_TRY(d->ops->alloc(d->ctx, train * sizeof(float), (void **)&ps->grad));
         NEB_TRY(d->ops->fill(d->ctx, ps->grad, 0, train * sizeof(float)));
@@ -297,8 +323,7 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
     float *chunk = neb__malloc(INIT_CHUNK * sizeof *chunk);
     if (status == NEB_OK && !chunk)
         status = neb__fail(NEB_ERR_NOMEM, "out of memory while filling parameters");
-    for (int i = 0; status == NEB_OK && i < ps->count; i++)
-        status = neb__param_runs(ps->list[i], fill_run, &(struct filling){ps->list[i], seed, chunk});
+    for (int i = 0; status == NEB_OK && i < ps->count; i++) status = fill(ps->list[i], seed, chunk);
     neb__free(chunk);
     if (status == NEB_OK) status = neb_params_refresh(ps, 0, ps->all_values);
     if (status != NEB_OK) release(ps);
@@ -409,6 +434,7 @@ static neb_status read_parts(const neb_param *p, const float *slab, float *host)
 neb_status neb_param_read(const neb_param *p, float *host)
 {
     NEB_TRY(must_be_ready(p));
+    if (p->narrow) return neb__narrow_read(p, host);
     if (!p->set->whole) return read_parts(p, NULL, host);
     memcpy(host, p->set->whole + p->whole_offset, (size_t)p->whole_values * sizeof *host);
     return NEB_OK;
@@ -417,6 +443,7 @@ neb_status neb_param_read(const neb_param *p, float *host)
 neb_status neb_param_write(neb_param *p, const float *host)
 {
     NEB_TRY(must_be_ready(p));
+    if (p->narrow) return neb__narrow_write(p, host);
     NEB_TRY(neb__param_runs(p, write_run, &(struct transfer){.p = p, .from = host}));
     p->set->whole = NULL;
     return neb_params_refresh(p->set, p->offset, p->values);

@@ -2,7 +2,7 @@
  *
  * Layout, in values: [trainable parameters][frozen parameters], each parameter aligned to NEB_PARAM_ALIGN
  * values; the gaps hold zeros. Gradients and the optimizer's moments mirror the trainable part only. So a
- * range of the trainable slab means the same parameters in every array.
+ * range of the trainable slab means the same parameters in every array. Narrow weights (narrow.h) take no place in it.
  *
  * Where several processes share the parameters, each has a slab of its own parts. The whole slab, which one
  * process alone would have, gives every value one place under every layout: pieces.h. The public functions
@@ -40,6 +40,8 @@ struct neb_param {
     neb_init init;
     float scale;
     bool no_decay, trainable;
+    neb_narrow_kind narrow; /* its code lies outside the slab (narrow.h) … */
+    size_t narrow_at;       /* … at this place */
     struct neb_params *set;
     int64_t vector; /* in the vectors of offloaded masters; -1: not there */
     int unit;       /* with a partition: which unit it belongs to */
@@ -67,9 +69,20 @@ struct neb_params {
         float *stage;                /* device */
         uint64_t fence;              /* of the last copy to `value`; 0: none */
     } masters;                       /* masters.h */
+    uint8_t *narrow;                 /* device: the codes of narrow weights; NULL: there are none */
     const struct neb_team *team;     /* processes that share the layers (team.h); NULL: none; not owned */
     struct neb_partition *partition; /* ranks hold a part each (partition.h); NULL: all is here */
     bool matrices_taken;             /* matrices.h */
 };
+
+/* Values that a parameter occupies in this process's slab, and in the whole one. */
+static inline int64_t neb__param_slab_values(const neb_param *p)
+{
+    return p->narrow ? 0 : p->values;
+}
+static inline int64_t neb__param_slab_whole(const neb_param *p)
+{
+    return p->narrow ? 0 : p->whole_values;
+}
 
 #endif

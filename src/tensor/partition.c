@@ -97,7 +97,7 @@ static bool same_unit(const neb_param *a, const neb_param *b, int64_t first)
 {
     size_t n = layer_of(a->name), m = layer_of(b->name);
     if (n || m) return n == m && !memcmp(a->name, b->name, n);
-    return b->offset + b->values - first <= SMALL;
+    return b->offset + neb__param_slab_values(b) - first <= SMALL;
 }
 
 static void make_units(neb_params *ps, bool trainable)
@@ -111,7 +111,7 @@ static void make_units(neb_params *ps, bool trainable)
             x->unit[x->units++] =
                 (struct neb_unit){.first = p->offset, .trainable = trainable, .bucket = -1, .gathered = -1};
         p->unit = x->units - 1;
-        x->unit[p->unit].end = p->offset + aligned(p->values);
+        x->unit[p->unit].end = p->offset + aligned(neb__param_slab_values(p));
         before = p;
     }
 }

@@ -7,7 +7,7 @@
 
 int neb__param_pieces(const neb_param *p, struct neb_piece *out)
 {
-    if (p->elsewhere) return 0;
+    if (p->elsewhere || p->narrow) return 0;
     if (!p->parts) {
         out[0] = (struct neb_piece){p->whole_offset, p->offset, p->values, 1, p->values, p->values};
         return 1;

@@ -15,7 +15,7 @@ struct neb_piece {
     int64_t whole_step, here_step; /* from one run to the next */
 };
 
-/* The pieces of p that are here: at most NEB_PARAM_PARTS. Returns how many. */
+/* The pieces of p that are here: at most NEB_PARAM_PARTS. Returns how many; a narrow weight has none. */
 int neb__param_pieces(const neb_param *p, struct neb_piece *out);
 
 /* Calls fn for each run of p that is here, in the order of the local slab, until one fails. */

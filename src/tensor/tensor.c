@@ -119,9 +119,19 @@ static void *gathered(neb_tape *t, neb_param *p)
     return id < 0 ? NULL : neb__tape_address(t, id) + (size_t)offset * neb__partition_width(t->params);
 }
 
+/* A weight in few bits is read by products alone. */
+static bool is_narrow(neb_tape *t, const neb_param *p)
+{
+    if (!p || !p->narrow) return false;
+    neb__tape_fail(t, NEB_ERR_UNSUPPORTED, "parameter", "'%s' is kept in few bits, which only products read",
+                   p->name);
+    return true;
+}
+
 const float *neb__param_master(neb_tape *t, neb_param *p)
 {
     const neb_params *ps = t->params;
+    if (is_narrow(t, p)) return NULL;
     if (p && neb__partition_of_values(ps) && !ps->shadow) return gathered(t, p);
     if (!p) return NULL;
     if (!ps->masters.on_host && !neb__partition_of_masters(ps)) return ps->value + p->offset;
@@ -134,7 +144,7 @@ const float *neb__param_master(neb_tape *t, neb_param *p)
 
 const void *neb__param_working(neb_tape *t, neb_param *p)
 {
-    if (!p) return NULL;
+    if (!p || is_narrow(t, p)) return NULL;
     if (neb__partition_of_values(t->params)) return gathered(t, p);
     return t->params->shadow ? (const void *)((uint16_t *)t->params->shadow + p->offset)
                              : t->params->value + p->offset;

@@ -58,7 +58,8 @@ struct neb_gate_ready {
     char why[NEB_GATE_TEXT];
     int64_t loaded; /* step of the checkpoint; -1: none */
     struct neb_progress progress;
-    struct neb_hash tokenizer;
+    struct neb_hash tokenizer, frozen;
+    bool has_frozen; /* weights in few bits, of which `frozen` is the hash */
     struct neb_trainer_facts facts;
     uint64_t values;
     uint32_t params;

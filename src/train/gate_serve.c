@@ -96,6 +96,7 @@ static neb_status say_ready(struct neb_gate_end *e, neb_status status)
     struct neb_trainer *t = e->t;
     struct neb_gate_ready r = {.status = status, .lost = neb__group_broken(t->ranks), .loaded = t->loaded};
     if (status == NEB_OK) status = r.status = list_params(e);
+    if (status == NEB_OK) status = r.status = neb__work_frozen_hash(t->work, &r.has_frozen, &r.frozen);
     if (status == NEB_OK) {
         neb__trainer_find_facts(t);
         r.progress = t->progress;

@@ -375,6 +375,11 @@ const struct neb_hash *neb__gate_tokenizer(const struct neb_gate *g)
     return &g->ready.tokenizer;
 }
 
+const struct neb_hash *neb__gate_frozen(const struct neb_gate *g)
+{
+    return g->ready.has_frozen ? &g->ready.frozen : NULL;
+}
+
 double neb__gate_waited(const struct neb_gate *g)
 {
     return g->waited;

@@ -1,7 +1,8 @@
 /* resume.c: a training's state to and from the sections of a checkpoint:
  *
  *     progress   step, tokens, seconds (three little-endian 64-bit words, the last a double's bits)
- *     params     fp32, all parameters in the order they were added
+ *     params     fp32, all parameters in the order they were added, without frozen ones in few bits: these are made from
+ *                the job's start again, and their code is part of the model's identity
  *     m, v       the optimizer's moments, in the layout of the trainable slab of a process that holds the whole model
  *     data       the position of the stream
  *     optimizer  its name, if it is not AdamW: moments of one mean nothing to another
@@ -20,7 +21,7 @@ static const char usual[] = "adamw";
 
 int64_t neb__resume_values(struct neb_work *w)
 {
-    return neb_params_values(neb__work_params(w), false);
+    return neb__work_kept_values(w);
 }
 
 static neb_status collect(struct neb_work *w, float *params, float *m, float *v, struct neb_buf *data)

@@ -41,7 +41,7 @@ neb_status neb__resume_session(neb_session *session, const char *dir, int64_t st
  * two of them *used is 0 and nothing changes. */
 neb_status neb__resume_average(struct neb_work *w, const char *dir, int most, int *used);
 
-/* How many values all parameters have. */
+/* How many values the parameters of a checkpoint have. */
 int64_t neb__resume_values(struct neb_work *w);
 
 #endif

@@ -183,6 +183,8 @@ void neb__gate_begin(struct neb_gate *g); /* the meter runs */
 void neb__gate_close(struct neb_gate *g); /* ends the ranks; NULL is fine */
 neb_status neb__gate_register(struct neb_gate *g, neb_session *s);
 const struct neb_hash *neb__gate_tokenizer(const struct neb_gate *g);
+const struct neb_hash *neb__gate_frozen(
+    const struct neb_gate *g);                        /* of weights in few bits; NULL: there are none */
 double neb__gate_waited(const struct neb_gate *g);    /* for data, seconds */
 double neb__gate_recovered(const struct neb_gate *g); /* seconds without ranks; NULL: 0 */
 neb_status neb__gate_step(struct neb_gate *g, float lr, struct neb_work_step *out);

@@ -43,6 +43,17 @@ static bool keeps_apart(const struct neb_trainer *t)
     return t->gate || neb__work_is_split(t->work);
 }
 
+/* A split job's sites have different models. */
+static neb_status tell_job(struct neb_trainer *t, const struct neb_hash *tokenizer)
+{
+    struct neb_hash own;
+    const struct neb_hash *frozen = t->gate ? neb__gate_frozen(t->gate) : NULL;
+    bool any = false;
+    if (!t->gate) NEB_TRY(neb__work_frozen_hash(t->work, &any, &own));
+    if (any) frozen = &own;
+    return neb__session_tell_job(t->session, t->job, tokenizer, t->split ? NULL : frozen);
+}
+
 neb_status neb__trainer_open_session(struct neb_trainer *t)
 {
     struct neb_session_config c = neb__session_config(t->job, t->job->at);
@@ -51,7 +62,7 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     neb__session_on_request(t->session, keeps_apart(t));
     NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
     const struct neb_hash *tokenizer = t->gate ? neb__gate_tokenizer(t->gate) : neb__tok_hash(t->data.tok);
-    NEB_TRY(neb__session_tell_job(t->session, t->job, tokenizer));
+    NEB_TRY(tell_job(t, tokenizer));
     NEB_TRY(neb__trainer_set_privacy(t));
     if (t->gate) return neb__gate_register(t->gate, t->session);
     return t->split ? NEB_OK : register_params(t);

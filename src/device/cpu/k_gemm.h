@@ -138,10 +138,30 @@ INLINE void pack_body(const struct neb_operand *side, int64_t p0, int count, int
     else
         pack_across(at(side->data, p0 * side->ld + k0, T), side->ld, count, kc, w, panel, T);
 }
+/* Values of a narrow weight pass through a small buffer in the L1 cache. */
+INLINE void pack_narrow(const struct neb_operand *side, int64_t p0, int count, int64_t k0, int64_t kc, int w,
+                        float *panel)
+{
+    enum { DEEP = 64 };
+    const struct neb_narrow *from = side->data;
+    float room[NR * DEEP] __attribute__((aligned(64)));
+    for (int64_t k = 0; side->straight && k < kc; k++) {
+        widen_piece(from, side->ld, k0 + k, p0, count, panel + k * w);
+        for (int i = count; i < w; i++) panel[k * w + i] = 0;
+    }
+    for (int64_t k = 0; !side->straight && k < kc; k += DEEP) {
+        const int deep = kc - k < DEEP ? (int)(kc - k) : DEEP;
+        for (int i = 0; i < count; i++) widen_piece(from, side->ld, p0 + i, k0 + k, deep, room + i * DEEP);
+        pack_across(room, DEEP, count, deep, w, panel + k * w, NEB_F32);
+    }
+}
+
 static void k_pack(const struct neb_operand *side, int64_t p0, int count, int64_t k0, int64_t kc, int w,
                    float *panel, float *sum)
 {
-    if (w == MR)
+    if (side->type == NEB_I8)
+        pack_narrow(side, p0, count, k0, kc, NR, panel);
+    else if (w == MR)
         BY_TYPE(side->type, pack_body(side, p0, count, k0, kc, MR, panel, sum, T));
     else
         BY_TYPE(side->type, pack_body(side, p0, count, k0, kc, NR, panel, sum, T));

@@ -24,7 +24,7 @@ struct neb_operand {
     const void *data;
     int64_t ld;
     int straight;
-    neb_dtype type;
+    neb_dtype type; /* NEB_I8: a narrow weight of rows of ld; data is its struct neb_narrow. Only for B */
 };
 
 /* The work on a tile of C = alpha * A B after the last k. Every field but c is optional. */
@@ -67,7 +67,7 @@ struct neb_cpu_kernels {
     /* floats of scratch a worker of attention needs */
     int64_t (*attn_scratch)(const struct neb_attn *a, int backward);
 
-    neb_kernel copy2d, axpby, mul, act, act_bwd, bias, colsum, swiglu, swiglu_bwd, dropout;
+    neb_kernel widen, copy2d, axpby, mul, act, act_bwd, bias, colsum, swiglu, swiglu_bwd, dropout;
     neb_kernel embed, embed_bwd, gather, scatter, pool, pool_bwd, rope;
     neb_kernel norm, norm_bwd, attn_softmax, attn_softmax_bwd, attn_dropout, attn, attn_bwd, attn_listed;
     neb_kernel class_sums, class_loss; /* args: struct neb_class_rows */

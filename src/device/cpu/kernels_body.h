@@ -10,6 +10,7 @@
 #include "device/cpu/k_topk.h"
 #include "device/cpu/k_sample.h"
 #include "device/cpu/k_optim.h"
+#include "device/cpu/k_narrow.h"
 #include "device/cpu/k_gemm.h"
 #include "device/cpu/k_attn.h"
 #include "device/cpu/k_attn_bwd.h"
@@ -22,6 +23,7 @@ const struct neb_cpu_kernels KERNELS = {
     .micro = k_micro,
     .merge = k_merge,
     .attn_scratch = k_attn_scratch,
+    .widen = k_widen,
     .copy2d = k_copy2d,
     .axpby = k_axpby,
     .mul = k_mul,

@@ -1,7 +1,13 @@
 /* linear.c: linear layers as products with a fused end. The forward adds bias and activation. The backward
  * multiplies dx with the slope of the activation that made x and sums it by columns (the bias gradient of the
- * layer below). Packing g for dw yields db. */
+ * layer below). Packing g for dw yields db. A narrow weight is widened while it is packed. */
 #include "device/cpu/cpu.h"
+
+static neb_status check_narrow(const char *op, const struct neb_narrow *w)
+{
+    if (w->kind >= NEB_NARROW_BF16 && w->kind <= NEB_NARROW_NF4) return NEB_OK;
+    return neb__fail(NEB_ERR_DTYPE, "cpu: %s: unknown kind %d of a narrow weight", op, (int)w->kind);
+}
 
 static neb_status check_act(const char *op, neb_act act)
 {
@@ -9,12 +15,12 @@ static neb_status check_act(const char *op, neb_act act)
     return neb__fail(NEB_ERR_INVALID, "cpu: %s: unknown activation %d", op, (int)act);
 }
 
-neb_status neb__cpu_linear(void *dev, const struct neb_linear *a)
+static neb_status forward(void *dev, const struct neb_linear *a, struct neb_operand w)
 {
     NEB_TRY(neb__cpu_check_type("linear", a->type));
     NEB_TRY(check_act("linear", a->act));
     struct neb_product p = {.a = {a->x, a->ldx, 0, a->type},
-                            .b = {a->w, a->in, 0, a->type},
+                            .b = w,
                             .m = a->rows,
                             .n = a->out,
                             .k = a->in,
@@ -31,10 +37,21 @@ neb_status neb__cpu_linear(void *dev, const struct neb_linear *a)
     return neb__cpu_product(dev, &p);
 }
 
-static neb_status grad_x(struct neb_cpu *c, const struct neb_linear_bwd *a)
+neb_status neb__cpu_linear(void *dev, const struct neb_linear *a)
+{
+    return forward(dev, a, (struct neb_operand){a->w, a->in, 0, a->type});
+}
+
+neb_status neb__cpu_linear_narrow(void *dev, const struct neb_linear_narrow *a)
+{
+    NEB_TRY(check_narrow("linear_narrow", &a->w));
+    return forward(dev, &a->l, (struct neb_operand){&a->w, a->l.in, 0, NEB_I8});
+}
+
+static neb_status grad_x(struct neb_cpu *c, const struct neb_linear_bwd *a, struct neb_operand w)
 {
     struct neb_product p = {.a = {a->g, a->ldg, 0, a->type},
-                            .b = {a->w, a->in, 1, a->type},
+                            .b = w,
                             .m = a->rows,
                             .n = a->in,
                             .k = a->out,
@@ -78,5 +95,25 @@ neb_status neb__cpu_linear_bwd(void *dev, const struct neb_linear_bwd *a)
     else if (a->db)
         NEB_TRY(neb__cpu_colsum(
             dev, &(struct neb_colsum){a->g, a->db, a->rows, a->out, a->ldg, a->acc_db, a->type}));
-    return a->dx || a->dx_colsum ? grad_x(dev, a) : NEB_OK;
+    return a->dx || a->dx_colsum ? grad_x(dev, a, (struct neb_operand){a->w, a->in, 1, a->type}) : NEB_OK;
+}
+
+neb_status neb__cpu_linear_narrow_bwd(void *dev, const struct neb_linear_narrow_bwd *a)
+{
+    struct neb_linear_bwd rest = a->l;
+    NEB_TRY(check_narrow("linear_narrow_bwd", &a->w));
+    rest.dx = NULL;
+    rest.dx_colsum = NULL;
+    NEB_TRY(neb__cpu_linear_bwd(dev, &rest));
+    if (!a->l.dx && !a->l.dx_colsum) return NEB_OK;
+    return grad_x(dev, &a->l, (struct neb_operand){&a->w, a->l.in, 1, NEB_I8});
+}
+
+neb_status neb__cpu_widen(void *dev, const struct neb_widen *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(neb__cpu_check_type("widen", a->type));
+    NEB_TRY(check_narrow("widen", &a->w));
+    neb__cpu_range(c, c->k->widen, a, a->rows, neb__cpu_rows(a->cols), NULL);
+    return NEB_OK;
 }

@@ -236,6 +236,7 @@ neb_status neb__cuda_best(void *dev, const struct neb_best *);
 neb_status neb__cuda_attn_listed(void *dev, const struct neb_attn_listed *);
 neb_status neb__cuda_sample(void *dev, const struct neb_sample *);
 neb_status neb__cuda_muon(void *dev, const struct neb_muon_args *);
+neb_status neb__cuda_widen(void *dev, const struct neb_widen *);
 neb_status neb__cuda_comm_facts(void *dev, struct neb_comm_facts *out);
 neb_status neb__cuda_comm_id(void *dev, struct neb_comm_id *out);
 neb_status neb__cuda_comm_open(void *dev, const struct neb_comm_place *place, void **comm);

@@ -222,6 +222,11 @@ static const struct neb_device_ops table = {
     neb__cuda_comm_state,
     neb__cuda_comm_abort,
     neb__cuda_comm_close,
+    NULL, /* probe */
+    0,    /* flags */
+    neb__cuda_widen,
+    NULL, /* linear_narrow and its backward: a weight is widened, then cuBLASLt multiplies */
+    NULL,
 };
 
 extern "C" NEB_API const struct neb_device_ops *neb_device_plugin(uint32_t abi)

@@ -199,7 +199,8 @@ int64_t neb__ocl_scratch_bytes(void *ctx, enum neb_slot slot, const void *args)
     X(linear_bwd, neb_linear_bwd)         \
     X(attn, neb_attn)                     \
     X(attn_bwd, neb_attn_bwd)             \
-    X(linear_xent, neb_linear_xent)
+    X(linear_xent, neb_linear_xent)       \
+    X(widen, neb_widen)
 
 #define LOCKED(slot, type)                                       \
     static neb_status do_##slot(void *ctx, const struct type *a) \

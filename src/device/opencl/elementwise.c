@@ -25,6 +25,24 @@ neb_status neb__ocl_copy2d(void *ctx, const struct neb_copy2d *a)
     return neb__ocl_run_each(&l, a->cols, a->rows);
 }
 
+neb_status neb__ocl_widen(void *ctx, const struct neb_widen *a)
+{
+    struct neb_ocl *dev = neb__ocl(ctx);
+    NEB_TRY(neb__ocl_type(dev, "widen", a->type));
+    if (a->w.kind < NEB_NARROW_BF16 || a->w.kind > NEB_NARROW_NF4)
+        return neb__ocl_fail(dev, NEB_ERR_DTYPE, "opencl: widen: unknown kind %d of a narrow weight",
+                             (int)a->w.kind);
+    struct neb_ocl_launch l = neb__ocl_begin(dev, NEB_OCL_ELEMENTWISE, 0, "widen");
+    neb__ocl_ptr(&l, a->w.code, 1);
+    neb__ocl_ptr(&l, a->w.scale ? a->w.scale : a->w.code, 1); /* BF16 has no scales */
+    neb__ocl_ptr(&l, a->out, 1);
+    neb__ocl_long(&l, a->rows);
+    neb__ocl_long(&l, a->cols);
+    neb__ocl_int(&l, (int)a->w.kind);
+    neb__ocl_int(&l, a->type);
+    return neb__ocl_run_each(&l, a->cols, a->rows);
+}
+
 neb_status neb__ocl_axpby(void *ctx, const struct neb_axpby *a)
 {
     struct neb_ocl *dev = neb__ocl(ctx);

@@ -265,6 +265,7 @@ neb_status neb__ocl_tile_options(const struct neb_ocl *dev, uint32_t variant, ch
 /* the slots */
 neb_status neb__ocl_gemm(void *ctx, const struct neb_gemm *a);
 neb_status neb__ocl_copy2d(void *ctx, const struct neb_copy2d *a);
+neb_status neb__ocl_widen(void *ctx, const struct neb_widen *a);
 neb_status neb__ocl_axpby(void *ctx, const struct neb_axpby *a);
 neb_status neb__ocl_mul(void *ctx, const struct neb_mul *a);
 neb_status neb__ocl_act(void *ctx, const struct neb_act_args *a);

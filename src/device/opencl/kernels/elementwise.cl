@@ -1,4 +1,4 @@
-/* elementwise.cl: element-wise passes: conversion, axpby, products, activations, bias, gated unit, dropout. */
+/* elementwise.cl: element-wise passes: conversion, weights in few bits, axpby, products, activations, bias, gated unit, dropout. */
 
 kernel void convert(ARG(uchar, src), ARG(uchar, dst), long rows, long cols, long ld_src, long ld_dst, int from, int to)
 {
@@ -19,6 +19,34 @@ kernel void convert(ARG(uchar, src), ARG(uchar, dst), long rows, long cols, long
             ((global ushort *)d)[o] = ((const global ushort *)s)[i];
         else
             ((global uint *)d)[o] = ((const global uint *)s)[i];
+    }
+}
+
+constant float nf4_levels[16] = {
+    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
+    -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+    0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
+
+/* A value of a weight in few bits; kinds of neb_narrow_kind: 1 BF16, 2 INT8, 3 NF4 (nebula/device_narrow.h). */
+float narrow_value(const global uchar *code, const global uchar *scale, long cols, int kind, long r, long c)
+{
+    if (kind == 1) return from_bf16(((const global ushort *)code)[r * cols + c]);
+    if (kind == 2) return (float)((const global char *)code)[r * cols + c] * ((const global float *)scale)[r];
+    const long block = r * ((cols + 63) / 64) + c / 64;
+    const uint byte = code[block * 32 + c % 32];
+    return nf4_levels[byte >> (c % 64 < 32 ? 0 : 4) & 15] * from_bf16(((const global ushort *)scale)[block]);
+}
+
+kernel void widen(ARG(uchar, code), ARG(uchar, scale), ARG(uchar, out), long rows, long cols, int kind, int to)
+{
+    const long r = get_global_id(1);
+    if (r >= rows) return;
+    for (long c = (long)get_global_id(0) * SPAN, end = min(c + SPAN, cols); c < end; c++) {
+        const float v = narrow_value(AT(code), AT(scale), cols, kind, r, c);
+        if (to == 1)
+            ((global ushort *)AT(out))[r * cols + c] = to_bf16(v);
+        else
+            ((global float *)AT(out))[r * cols + c] = v;
     }
 }
 

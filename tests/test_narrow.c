@@ -1,0 +1,241 @@
+/* test_narrow.c: frozen weights in 16, 8 and 4 bits: what a code keeps, that coding twice changes nothing, that every way
+ * to multiply gives the same, and what it saves. */
+#include "check.h"
+#include "rig.h"
+#include "base/rng.h"
+#include "tensor/narrow.h"
+#include "tensor/tape.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SIZES "vocab=53 hidden=80 layers=2 heads=4 ffn=136 max_positions=16 init_deviation=0.1 "
+
+static const int lengths[] = {9, 4, 12, 1, 0};
+static const neb_narrow_kind kinds[] = {NEB_NARROW_BF16, NEB_NARROW_INT8, NEB_NARROW_NF4};
+
+enum { ROWS = 5, MOST = 200 };
+
+struct coded {
+    float x[ROWS * MOST], y[ROWS * MOST];
+    uint8_t code[ROWS * MOST * 2], scale[ROWS * 64];
+};
+
+static void make(struct coded *c, neb_narrow_kind kind, int64_t cols, uint64_t seed)
+{
+    struct neb_rng r = {seed};
+    for (int64_t i = 0; i < ROWS * cols; i++)
+        c->x[i] = (float)(neb__rng_normal(&r) * exp(neb__rng_normal(&r)));
+    memset(c->x + cols, 0, (size_t)cols * sizeof(float)); /* a row of zeros */
+    assert_ok(neb__narrow_encode(kind, ROWS, cols, c->x, c->code, c->scale));
+    neb__narrow_decode(kind, ROWS, cols, c->code, c->scale, c->y);
+}
+
+/* INT8: half a step of the row's scale. NF4: half of the widest gap between levels. */
+static void errors_are_bounded(void **state)
+{
+    (void)state;
+    static const double share[] = {1.0 / 256, 0.5 / 127 + 1e-5, 0.153}, of[] = {1, 0, 0};
+    struct coded *c = calloc(1, sizeof *c);
+    for (int k = 0; k < 3; k++)
+        for (int64_t cols = 1; cols <= MOST; cols += 33) {
+            make(c, kinds[k], cols, (uint64_t)cols);
+            for (int64_t i = 0; i < ROWS * cols; i++) {
+                const int64_t row = i / cols, first = kinds[k] == NEB_NARROW_NF4 ? i % cols / 64 * 64 : 0;
+                const int64_t end = kinds[k] == NEB_NARROW_NF4 && first + 64 < cols ? first + 64 : cols;
+                double most = of[k] * fabs((double)c->x[i]);
+                for (int64_t j = first; of[k] == 0 && j < end; j++)
+                    most = fmax(most, fabs((double)c->x[row * cols + j]));
+                if (fabs((double)c->x[i] - (double)c->y[i]) > share[k] * most)
+                    fail_msg("kind %d: %g became %g", (int)kinds[k], (double)c->x[i], (double)c->y[i]);
+            }
+        }
+    free(c);
+}
+
+static void coding_twice_changes_nothing(void **state)
+{
+    (void)state;
+    struct coded *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
+    for (int k = 0; k < 3; k++)
+        for (uint64_t seed = 1; seed < 60; seed++) {
+            const int64_t cols = 1 + (int64_t)(seed * 37 % MOST);
+            memset(a, 0, sizeof *a);
+            memset(b, 0, sizeof *b);
+            make(a, kinds[k], cols, seed);
+            assert_ok(neb__narrow_encode(kinds[k], ROWS, cols, a->y, b->code, b->scale));
+            assert_memory_equal(a->code, b->code, sizeof a->code);
+            assert_memory_equal(a->scale, b->scale, sizeof a->scale);
+        }
+    free(a);
+    free(b);
+}
+
+/* No device rounds a code times its scale. */
+static void int8_products_are_exact(void **state)
+{
+    (void)state;
+    struct coded *c = calloc(1, sizeof *c);
+    for (uint64_t seed = 1; seed < 20; seed++) {
+        make(c, NEB_NARROW_INT8, MOST, seed);
+        for (int64_t i = 0; i < ROWS * MOST; i++) {
+            float scale;
+            memcpy(&scale, c->scale + i / MOST * 4, sizeof scale);
+            assert_true((double)(int8_t)c->code[i] * (double)scale == (double)c->y[i]);
+        }
+    }
+    free(c);
+}
+
+static void values_that_cannot_be_coded(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    struct coded *c = calloc(1, sizeof *c);
+    check_log_quiet();
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 3; i++) {
+            c->x[70] = bad[i];
+            assert_status(neb__narrow_encode(kinds[k], 1, 90, c->x, c->code, c->scale), NEB_ERR_RANGE);
+        }
+    c->x[70] = 1e-42f; /* too small for a scale */
+    for (int k = 1; k < 3; k++) {
+        assert_ok(neb__narrow_encode(kinds[k], 1, 90, c->x, c->code, c->scale));
+        neb__narrow_decode(kinds[k], 1, 90, c->code, c->scale, c->y);
+        for (int i = 0; i < 90; i++) assert_true(c->y[i] == 0);
+    }
+    check_log_restore();
+    free(c);
+}
+
+/* ---- in a model ------------------------------------------------------------------------------------------------- */
+
+struct outcome {
+    double loss;
+    float *gradients; /* of all trained parameters */
+    int64_t n;
+};
+
+static struct outcome run_once(struct rig *r)
+{
+    struct rig_batch b;
+    struct outcome o = {.n = neb_params_values(r->params, true)};
+    o.gradients = calloc((size_t)o.n, sizeof *o.gradients);
+    rig_batch_make(&b, r->model, lengths, NULL, 1);
+    assert_ok(neb__model_input_load(r->feed, &b.data));
+    assert_ok(rig_run(r, true, true, 1, &o.loss));
+    float *at = o.gradients;
+    for (int i = 0; i < neb_params_count(r->params); i++) {
+        neb_param *p = neb_params_at(r->params, i);
+        if (!neb_param_trainable(p)) continue;
+        assert_ok(neb_param_read_grad(p, at));
+        at += neb_param_values(p);
+    }
+    rig_batch_free(&b);
+    return o;
+}
+
+/* LoRA's second matrices are not zero, so that all of its products count. */
+static void copy_values(struct rig *from, struct rig *to)
+{
+    for (int i = 0; i < neb_params_count(from->params); i++) {
+        neb_param *p = neb_params_at(from->params, i), *q = neb_params_find(to->params, neb_param_name(p));
+        float *x = malloc((size_t)neb_param_values(p) * sizeof *x);
+        assert_ok(neb_param_read(p, x));
+        for (int64_t j = 0; strstr(neb_param_name(p), ".lora.b") && j < neb_param_values(p); j++)
+            x[j] = 0.01f * (float)(j % 7 - 3);
+        assert_ok(neb_param_write(p, x));
+        assert_ok(neb_param_write(q, x));
+        free(x);
+    }
+}
+
+static void compare(const struct outcome *a, const struct outcome *b, const char *what)
+{
+    double top = 0, bottom = 0;
+    assert_int_equal(a->n, b->n);
+    for (int64_t i = 0; i < a->n; i++) {
+        top += pow((double)a->gradients[i] - (double)b->gradients[i], 2);
+        bottom += pow((double)b->gradients[i], 2);
+    }
+    if (fabs(a->loss - b->loss) > 1e-5 * fabs(b->loss) || !(bottom > 0) || top > 1e-9 * bottom)
+        fail_msg("%s: loss %.9g instead of %.9g, gradients %g apart", what, a->loss, b->loss,
+                 sqrt(top / bottom));
+}
+
+/* A model with coded weights computes what one with the same values in fp32 does: in one slot, and widened first. */
+static void every_way_computes_the_same(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"bf16", "int8", "nf4"}, *const families[] = {"llama", "bert", "gpt2"};
+    for (int k = 0; k < 3; k++) {
+        struct rig narrow, wide;
+        char peft[80], options[200];
+        snprintf(options, sizeof options, SIZES "%s", k ? "dropout=0" : "");
+        snprintf(peft, sizeof peft, "method=lora lora_on=*.attention.* frozen=%s", words[k]);
+        assert_ok(rig_open(&narrow, families[k], options, peft, 2));
+        assert_ok(rig_open(&wide, families[k], options, "method=lora lora_on=*.attention.*", 2));
+        copy_values(&narrow, &wide);
+        struct outcome want = run_once(&wide), slot = run_once(&narrow);
+        neb__tape_force_reference(narrow.tape, true);
+        struct outcome widened = run_once(&narrow);
+        compare(&slot, &want, words[k]);
+        compare(&widened, &want, "widened first");
+        free(want.gradients);
+        free(slot.gradients);
+        free(widened.gradients);
+        rig_close(&narrow);
+        rig_close(&wide);
+    }
+}
+
+static int64_t held(const char *frozen)
+{
+    struct rig r;
+    struct neb_device_info info;
+    char peft[80];
+    snprintf(peft, sizeof peft, "method=lora lora_rank=2 frozen=%s", frozen);
+    assert_ok(
+        rig_open(&r, "llama", "vocab=16 hidden=256 layers=4 heads=4 ffn=512 max_positions=16", peft, 2));
+    neb_device_get_info(r.device, &info);
+    rig_close(&r);
+    return info.memory_used;
+}
+
+static void memory_is_saved(void **state)
+{
+    (void)state;
+    const double all = (double)held("f32"), half = (double)held("bf16"), eighth = (double)held("int8"),
+                 fourth = (double)held("nf4");
+    print_message("memory by the allocator: bf16 %.3f, int8 %.3f, nf4 %.3f of fp32\n", half / all,
+                  eighth / all, fourth / all);
+    if (half > 0.55 * all || eighth > 0.3 * all || fourth > 0.18 * all)
+        fail_msg("bf16 %.3f, int8 %.3f, nf4 %.3f of fp32", half / all, eighth / all, fourth / all);
+}
+
+static void what_is_refused(void **state)
+{
+    (void)state;
+    struct rig r;
+    check_log_quiet();
+    assert_status(rig_open(&r, "llama", SIZES, "method=full frozen=int8", 2), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "frozen"));
+    assert_status(rig_open_stage(&r, "llama", SIZES, "method=lora frozen=nf4", 0, 2), NEB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(neb_last_error(), "parallel.pipeline"));
+    check_log_restore();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_are_bounded),
+        cmocka_unit_test(coding_twice_changes_nothing),
+        cmocka_unit_test(int8_products_are_exact),
+        cmocka_unit_test(values_that_cannot_be_coded),
+        cmocka_unit_test(every_way_computes_the_same),
+        cmocka_unit_test(memory_is_saved),
+        cmocka_unit_test(what_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
