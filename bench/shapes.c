@@ -163,8 +163,9 @@ static neb_status load_batch(const struct neb_shape *s, struct neb_model_input *
 static neb_status build(const struct neb_shape *s, const struct neb_shape_options *o, struct neb_shape_run *r)
 {
     const int32_t rows = (int32_t)(s->batch * s->seq);
-    struct neb_model_input_limits limits = {
-        {rows, s->decoder_layers ? rows : 0}, (int32_t)s->batch, (int32_t)scored(s), 0};
+    struct neb_model_input_limits limits = {.rows = {rows, s->decoder_layers ? rows : 0},
+                                            .seqs = (int32_t)s->batch,
+                                            .targets = (int32_t)scored(s)};
     struct neb_optimizer_config optimizer = neb_optimizer_defaults();
     struct neb_device_config config = {
         .threads = o->threads, .compute = o->compute, .deterministic = o->deterministic};

@@ -94,13 +94,17 @@ static void compare(struct neb_ready *m, const char *kind, const struct vectors 
                                                .position = position,
                                                .sample = sample,
                                                .starts = starts}}};
+    neb__model_input_fit(m->model, &limits);
+    const size_t before =
+        (size_t)m->model->peft.prompt_length * (want->n / (size_t)n); /* of virtual tokens */
     assert_ok(neb__model_input_create(m->device, &limits, &r.feed));
     assert_ok(neb_buffer_create(m->device, sizeof got, &r.out));
     assert_ok(neb_tape_create(m->device, m->params, &tape));
     assert_ok(neb__model_input_load(r.feed, &d));
     struct neb_run run = {.fn = run_fn, .arg = &r, .key = 1};
     assert_ok(neb_tape_run(tape, &run));
-    assert_ok(neb_buffer_download(r.out, got, want->n * sizeof *got));
+    assert_ok(neb_buffer_download(r.out, got, (before + want->n) * sizeof *got));
+    memmove(got, got + before, want->n * sizeof *got);
     for (size_t k = 0; k < want->n; k++)
         if (!(fabsf(got[k] - want->data.f[k]) <= 1e-4f))
             fail_msg("%s, sequence %d: logit %zu is %.7g, transformers has %.7g", kind, i, k, got[k],
@@ -462,44 +466,81 @@ static void values_of_16_bits_stay(void **state)
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
-static void adapters_compute_as_in_peft(void **state)
+/* The model with what the method added beside its weights. neb__ready_open() may merge it. */
+static void open_apart(const char *path, neb_device *device, struct neb_ready *m)
 {
-    (void)state;
-    neb_device *device;
-    struct vectors v;
-    struct neb_ready m;
+    int n;
+    memset(m, 0, sizeof *m);
+    m->device = device;
+    assert_ok(neb__model_yaml_read(path, &m->folder));
+    assert_ok(neb_params_create(&m->params));
+    assert_ok(neb__model_create(&m->folder.model, &m->folder.peft, "", NULL, m->params, &m->model));
+    assert_ok(neb_params_ready(m->params, device, 1));
+    assert_ok(neb__folder_load(&m->folder, m->model, NULL, true, &n));
+}
+
+static void same_tensors(const char *was_path, const char *is_path)
+{
     struct neb_st *was, *is;
-    char path[700];
-    assert_ok(neb_device_open("cpu", NULL, &device));
-    assert_ok(neb__hf_import(recorded("llama3"), in("base")));
-    assert_ok(neb__hf_import_adapter(recorded("llama3_lora"), in("base"), in("both")));
-    assert_ok(neb__ready_open(in("both"), NULL, device, &m));
-    assert_string_equal(m.folder.peft.lora_on, "*.attention.q,*.attention.v,*.ffn.up");
-    snprintf(path, sizeof path, "%s/expect.bin", recorded("llama3_lora"));
-    vectors_load(path, &v);
-    for (int i = 0; i < 2; i++) compare(&m, "llama3_lora", &v, i);
-    neb__ready_close(&m);
-    assert_ok(neb__hf_export(in("both"), in("merged"))); /* merged: the same numbers without LoRA */
-    assert_ok(neb__hf_import(in("merged"), in("plain")));
-    assert_ok(neb__ready_open(in("plain"), NULL, device, &m));
-    assert_string_equal(m.folder.peft.method, "full");
-    for (int i = 0; i < 2; i++) compare(&m, "llama3_lora, merged", &v, i);
-    neb__ready_close(&m);
-    vectors_free(&v);
-    assert_ok(neb__hf_export_adapter(in("both"), in("adapter")));
-    snprintf(path, sizeof path, "%s/adapter_model.safetensors", recorded("llama3_lora"));
-    assert_ok(neb__st_open(path, &was));
-    snprintf(path, sizeof path, "%s/adapter_model.safetensors", in("adapter"));
-    assert_ok(neb__st_open(path, &is));
+    assert_ok(neb__st_open(was_path, &was));
+    assert_ok(neb__st_open(is_path, &is));
     assert_int_equal(neb__st_count(was), neb__st_count(is));
     for (int i = 0; i < neb__st_count(is); i++) {
         const struct neb_st_tensor *x = neb__st_at(is, i), *y = neb__st_find(was, x->name);
         assert_non_null(y);
+        assert_int_equal(x->rank, y->rank);
+        for (int k = 0; k < x->rank; k++) assert_int_equal(x->shape[k], y->shape[k]);
         assert_int_equal(x->size, y->size);
         assert_memory_equal(x->data, y->data, x->size);
     }
     neb__st_close(was);
     neb__st_close(is);
+}
+
+static void check_adapter(const char *name, neb_device *device, const char *on)
+{
+    struct vectors v;
+    struct neb_ready m;
+    char path[700], out[700];
+    assert_ok(neb__hf_import_adapter(recorded(name), in("base"), in("both")));
+    snprintf(path, sizeof path, "%s/expect.bin", recorded(name));
+    vectors_load(path, &v);
+    open_apart(in("both"), device, &m);
+    const char *patterns = strstr(name, "ia3") ? m.folder.peft.ia3_on : m.folder.peft.lora_on;
+    if (on) assert_string_equal(patterns, on);
+    for (int i = 0; i < 2; i++) compare(&m, name, &v, i);
+    neb__ready_close(&m);
+    assert_ok(neb__ready_open(in("both"), NULL, device, &m));
+    for (int i = 0; i < 2; i++) compare(&m, name, &v, i);
+    neb__ready_close(&m);
+    if (on) { /* merged: the same numbers without the method */
+        assert_ok(neb__hf_export(in("both"), in("merged")));
+        assert_ok(neb__hf_import(in("merged"), in("plain")));
+        assert_ok(neb__ready_open(in("plain"), NULL, device, &m));
+        assert_string_equal(m.folder.peft.method, "full");
+        for (int i = 0; i < 2; i++) compare(&m, name, &v, i);
+        neb__ready_close(&m);
+    }
+    vectors_free(&v);
+    assert_ok(neb__hf_export_adapter(in("both"), in("adapter")));
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", recorded(name));
+    snprintf(out, sizeof out, "%s/adapter_model.safetensors", in("adapter"));
+    same_tensors(path, out);
+}
+
+static void adapters_compute_as_in_peft(void **state)
+{
+    (void)state;
+    neb_device *device;
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    assert_ok(neb__hf_import(recorded("llama3"), in("base")));
+    check_adapter("llama3_lora", device, "*.attention.q,*.attention.v,*.ffn.up");
+    check_adapter("llama3_dora", device, "*.attention.k,*.ffn.gate,*.ffn.out");
+    check_adapter("llama3_ia3", device, "*.attention.k,*.attention.v");
+    check_adapter("llama3_prompt", device, NULL); /* it cannot be merged */
+    check_log_quiet();
+    assert_status(neb__hf_export(in("both"), in("never")), NEB_ERR_UNSUPPORTED);
+    check_log_restore();
     neb_device_close(device);
 }
 
@@ -547,9 +588,14 @@ static void wrong_adapters_are_answered(void **state)
         const char *says;
     } wrong[] = {
         {"{", NEB_ERR_CORRUPT, "adapter_config.json"},
-        {"{\"peft_type\": \"IA3\"}", NEB_ERR_UNSUPPORTED, "'peft_type'"},
+        {"{\"peft_type\": \"LOHA\"}", NEB_ERR_UNSUPPORTED, "'peft_type'"},
+        {"{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 0}", NEB_ERR_UNSUPPORTED, "num_virtual"},
+        {"{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 2}", NEB_ERR_NOTFOUND, "is no prompt"},
+        {"{\"peft_type\": \"PREFIX_TUNING\"}", NEB_ERR_UNSUPPORTED, "'peft_type'"},
+        {"{\"peft_type\": \"IA3\"}", NEB_ERR_NOTFOUND, "is not IA3"}, /* the tensors are LoRA's */
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"bias\": \"all\"}", NEB_ERR_UNSUPPORTED, "'bias'"},
-        {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_dora\": true}", NEB_ERR_UNSUPPORTED, "'use_dora'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_dora\": true}", NEB_ERR_CORRUPT, "magnitudes"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_bias\": true}", NEB_ERR_UNSUPPORTED, "'lora_bias'"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 4}}", NEB_ERR_UNSUPPORTED,
          "'rank_pattern'"},
         {"{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 6}", NEB_ERR_SHAPE, "is needed"},

@@ -123,6 +123,8 @@ static void a_prefix_lies_in_the_cache(void **state)
     (void)state;
     check_cache("gpt2", "", "method=prefix prefix_length=5");
     check_cache("llama", "kv_heads=2", "method=prefix prefix_length=3");
+    check_cache("gpt2", "", "method=prompt prompt_length=2");
+    check_cache("llama", "kv_heads=2", "method=prompt prompt_length=3");
     check_cache("transformer", "", "method=prefix,lora prefix_length=4");
 }
 

@@ -93,6 +93,14 @@ static void methods(void **state)
     check_method("marian", "dropout=0", "method=lora", "*.attention.qkv.lora.[ab],*.cross.*.lora.[ab]");
     check_method("gpt2", "dropout=0", "method=adapter adapter_size=6", "*.ffn.adapter.*");
     check_method("bert", "dropout=0", "method=adapter adapter_size=6 adapter_after=both", "*.adapter.*");
+    check_method("llama", "", "method=ia3", "*.attention.[kv].ia3.out,*.ffn.out.ia3.in");
+    check_method("gpt2", "dropout=0", "method=ia3 ia3_on=*.qkv ia3_in=none frozen=nf4", "*.qkv.ia3.out");
+    check_method("llama", "", "method=lora lora_dora=yes", "*.qkv.lora.[abm]");
+    check_method("bert", "dropout=0", "method=lora lora_dora=yes lora_on=*.attention.q,*.ffn.out frozen=int8",
+                 "*.attention.q.lora.[abm],*.ffn.out.lora.[abm]");
+    check_method("llama", "", "method=prompt prompt_length=3", "embed.prompt.weight");
+    check_method("gpt2", "dropout=0", "method=prompt,lora prompt_length=2 frozen=int8",
+                 "embed.prompt.weight,*.qkv.lora.[ab]");
     check_method("bert", "dropout=0", "method=bias", "*.bias");
     check_method("gpt2", "dropout=0", "method=prefix prefix_length=5", "*.prefix.*");
     check_method("marian", "dropout=0", "method=prefix prefix_length=5", "*.prefix.*");
@@ -102,14 +110,15 @@ static void methods(void **state)
                  "embed.*,decoder.embed.position.*,decoder.layers.*");
 }
 
-/* LoRA and adapters do not change the model at first: their second matrix is zero. */
+/* No method changes the model at first: second matrices are zero, factors one, lengths those of the weights. */
 static void starts_as_the_base(void **state)
 {
     (void)state;
     static const char *const ways[] = {"method=full", "method=lora lora_on=*",
-                                       "method=adapter adapter_after=both"};
-    float *logits[3] = {0};
-    for (int i = 0; i < 3; i++) {
+                                       "method=adapter adapter_after=both", "method=ia3",
+                                       "method=lora lora_dora=yes lora_on=*"};
+    float *logits[5] = {0};
+    for (int i = 0; i < 5; i++) {
         struct rig r;
         struct rig_batch b;
         assert_ok(rig_open(&r, "bert", SIZES, ways[i], 2));
@@ -123,7 +132,7 @@ static void starts_as_the_base(void **state)
         rig_batch_free(&b);
         rig_close(&r);
     }
-    for (int i = 0; i < 3; i++) free(logits[i]);
+    for (int i = 0; i < 5; i++) free(logits[i]);
 }
 
 static int64_t planned(const char *peft)
@@ -169,10 +178,12 @@ static void bad_configs(void **state)
     refuse("method=lora lora_alpha=-1", "'lora_alpha': '-1'");
     refuse("method=lora lora_dropout=1", "'lora_dropout'");
     refuse("method=lora lora_on=*.qqkv", "'*.qqkv'");
+    refuse("method=ia3 ia3_on=*.qqkv ia3_in=none", "'*.qqkv'");
     refuse("method=adapter adapter_size=-5", "'adapter_size': '-5'");
     refuse("method=adapter adapter_after=none", "'adapter_after'");
     refuse("method=prefix prefix_length=0", "'prefix_length': '0'");
     refuse("method=bias", "without biases");
+    refuse("method=prompt prompt_length=16", "'prompt_length'");
     refuse("method=frozen train=haed.*", "'haed.*'");
     refuse("method=full freeze=nothing", "'nothing'");
 }

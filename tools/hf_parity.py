@@ -165,7 +165,7 @@ def families(size):
 def scores(model, ids, new):
     """Log-probabilities of the tokens `new` behind `ids`."""
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([ids + new])).logits[0, len(ids) - 1:-1].double()
+        logits = model(input_ids=torch.tensor([ids + new])).logits[0, -len(new) - 1:-1].double()
     return torch.log_softmax(logits, -1)[torch.arange(len(new)), torch.tensor(new)].numpy()
 
 

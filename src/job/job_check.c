@@ -97,17 +97,18 @@ static neb_status check_distill(const struct neb_job *j)
 /* The method is a list, whose words a table cannot check. */
 static neb_status check_peft(const struct neb_job *j)
 {
-    static const char *const names[] = {"full", "frozen", "lora", "adapter", "bias", "prefix"};
+    static const char *const names[] = {"full",    "frozen", "lora",   "ia3",
+                                        "adapter", "bias",   "prefix", "prompt"};
     const char *method = j->peft.method;
     char word[32];
     bool alone = false;
     int n = 0;
     for (int i; neb__list_part(method, n, word, sizeof word); n++) {
-        for (i = 0; i < 6 && strcmp(word, names[i]);) i++;
-        if (i == 6)
-            return neb__doc_fail(&j->doc, "peft.method",
-                                 "peft.method: '%s' is not full, frozen, lora, adapter, bias or prefix",
-                                 word);
+        for (i = 0; i < 8 && strcmp(word, names[i]);) i++;
+        if (i == 8)
+            return neb__doc_fail(
+                &j->doc, "peft.method",
+                "peft.method: '%s' is not full, frozen, lora, ia3, adapter, bias, prefix or prompt", word);
         alone |= i < 2;
     }
     if (alone && n > 1)

@@ -90,9 +90,11 @@ struct neb_peft_config {
     int64_t lora_rank;
     double lora_alpha, lora_dropout;
     char *lora_on;
+    bool lora_dora;
+    char *ia3_on, *ia3_in;
     int64_t adapter_size;
     char *adapter_after;
-    int64_t prefix_length;
+    int64_t prefix_length, prompt_length;
     char *train, *freeze;
     char *frozen; /* how frozen weights of the layers are kept */
 };
@@ -100,12 +102,15 @@ struct neb_peft_config {
 extern const struct neb_opt neb__peft_options[];
 
 struct neb_peft {
-    bool full, frozen, lora, adapter, bias, prefix; /* full: everything is trained, nothing added */
-    int64_t lora_rank, adapter_size, prefix_length; /* 0 where the method is off */
-    float lora_scale, lora_dropout;                 /* scale = alpha / rank */
+    bool full, frozen, lora, adapter, bias, prefix, ia3,
+        prompt; /* full: everything is trained, nothing added */
+    bool dora;  /* lora with the lengths of rows */
+    int64_t lora_rank, adapter_size, prefix_length, prompt_length; /* 0 where the method is off */
+    float lora_scale, lora_dropout;                                /* scale = alpha / rank */
     bool adapter_after_attention;
-    neb_narrow_kind keep;                 /* frozen weights of the layers; NEB_WIDE: as all others */
-    const char *lora_on, *train, *freeze; /* pointers into the config: comma-separated patterns, or NULL */
+    neb_narrow_kind keep; /* frozen weights of the layers; NEB_WIDE: as all others */
+    const char *lora_on, *ia3_on, *ia3_in, *train,
+        *freeze; /* pointers into the config: comma-separated patterns, or NULL */
 };
 
 neb_status neb__peft_config_init(struct neb_peft_config *out); /* owes a free */

@@ -8,6 +8,8 @@
  * So shapes depend on neither lengths nor positions, and all single-token runs share one plan (and one
  * recording).
  *
+ * A trained prompt is read at the start, as tokens like any other.
+ *
  * A trained prefix occupies the first rows of every sequence in the cache. It is put there at the start and
  * never recomputed, and it has no positions of its own.
  *
@@ -154,7 +156,7 @@ static neb_status empty_cache(struct neb_decoding *d)
 neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs,
                                const struct neb_model_input_side *source)
 {
-    return neb__decoding_start_short(d, seqs, d->limits.max_len, source);
+    return neb__decoding_start_short(d, seqs, d->limits.max_len - d->prompt, source);
 }
 
 /* Rounds sources of about the same size to the same size, because every size costs a choice of kernels, a
@@ -168,6 +170,8 @@ static void steady_shape(const struct neb_decoding *d, struct neb_model_input_si
     s->max_len = (s->max_len + 31) / 32 * 32;
 }
 
+static neb_status read_prompt(struct neb_decoding *d);
+
 neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32_t max_len,
                                      const struct neb_model_input_side *source)
 {
@@ -177,6 +181,7 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     if (!source != !d->source || (source && (source->seqs < 1 || seqs % source->seqs)))
         return neb__fail(NEB_ERR_RANGE, "cannot generate %d sequences from %d sources", seqs,
                          source ? source->seqs : 0);
+    max_len += d->prompt;
     int32_t stride = d->steady ? 64 : 16, /* few strides mean few memory plans and recordings */
         rounded = (max_len + stride - 1) / stride * stride;
     d->max = d->prefix + (rounded < d->limits.max_len ? rounded : d->limits.max_len);
@@ -185,6 +190,7 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     NEB_TRY(empty_cache(d));
     d->sources = source ? source->seqs : 0;
     memset(d->len, 0, (size_t)seqs * sizeof *d->len);
+    if (d->prompt) NEB_TRY(read_prompt(d));
     if (!source) return NEB_OK;
     struct neb_model_input_data data = {.sides = 1, .side = {*source}};
     if (d->steady) steady_shape(d, &data.side[0]);
@@ -264,6 +270,22 @@ static neb_status append(struct neb_decoding *d, const int32_t *counts, const in
     neb_status s = neb__decoding_run(d, step_fn, run_key(d));
     neb__tape_keep_packed(d->tape, false);
     return s;
+}
+
+/* Every sequence begins with the model's virtual tokens; what is said after them is of no interest. */
+static neb_status read_prompt(struct neb_decoding *d)
+{
+    const size_t all = (size_t)d->seqs * (size_t)d->prompt;
+    int32_t *ids = NEB_NEW_ARRAY(int32_t, all), *counts = NEB_NEW_ARRAY(int32_t, (size_t)d->seqs);
+    neb_status status = ids && counts ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a prompt");
+    for (size_t i = 0; status == NEB_OK && i < all; i++)
+        ids[i] = (int32_t)(d->model->arch.vocab + (int64_t)(i % (size_t)d->prompt));
+    for (int32_t s = 0; status == NEB_OK && s < d->seqs; s++) counts[s] = d->prompt;
+    d->k = 0;
+    if (status == NEB_OK) status = append(d, counts, ids);
+    neb__free(ids);
+    neb__free(counts);
+    return status;
 }
 
 static neb_status fetch_logits(struct neb_decoding *d, const float **logits)

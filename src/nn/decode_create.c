@@ -81,15 +81,28 @@ static neb_status create_parts(struct neb_decoding *d)
     return neb__model_input_create(d->device, &f, &d->source);
 }
 
+/* The prompt's tokens come on top of the text's. */
+static struct neb_decode_limits with_prompt(const struct neb_model *m, const struct neb_decode_limits *l)
+{
+    struct neb_decode_limits all = *l;
+    const int64_t prompt = m->peft.prompt_length, rows = all.seqs * prompt;
+    if (!prompt || all.max_len > m->arch.max_positions || rows > 1 << 28) return all; /* check() says why */
+    all.max_len += (int32_t)prompt;
+    if (all.prompt_rows < rows) all.prompt_rows = (int32_t)rows;
+    return all;
+}
+
 neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
                                 const struct neb_decode_limits *limits, struct neb_decoding **out)
 {
-    NEB_TRY(check(m, limits));
+    const struct neb_decode_limits all = with_prompt(m, limits);
+    NEB_TRY(check(m, &all));
     struct neb_decoding *d = NEB_NEW(struct neb_decoding);
     if (!d) return neb__fail(NEB_ERR_NOMEM, "out of memory for generating");
     d->device = device;
     d->model = m;
-    d->limits = *limits;
+    d->limits = all;
+    d->prompt = (int32_t)m->peft.prompt_length;
     d->prefix = (int32_t)m->peft.prefix_length;
     d->listed = neb__device_has_listed(device);
     d->steady = neb__tape_records(device);

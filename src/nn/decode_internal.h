@@ -25,7 +25,8 @@ enum neb_decode_array {
 struct neb_decoding {
     neb_device *device;
     struct neb_model *model;
-    struct neb_decode_limits limits;
+    struct neb_decode_limits limits; /* with the prompt */
+    int32_t prompt;                  /* virtual tokens that every sequence begins with */
     neb_tape *tape;
     struct neb_layer_cache *caches; /* (decoder layers) */
     neb_buffer *ints, *logits;

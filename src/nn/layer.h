@@ -1,6 +1,6 @@
 /* layer.h: the pieces a transformer is made of: how each is built (names, shapes, splits) and how it runs.
  *
- * Every product of an activation with a weight goes through neb__lin_run(). LoRA is added there and nowhere
+ * Every product of an activation with a weight goes through neb__lin_run(). LoRA, DoRA and IA3 are added there and nowhere
  * else, and so is what processes that share a weight exchange (tensor/team.h). */
 #ifndef NEB_NN_LAYER_H
 #define NEB_NN_LAYER_H
@@ -22,7 +22,7 @@ struct neb_builder {
     bool elsewhere;      /* the parameters that are added now belong to another stage */
     bool copy;           /* … are those of another stage, too */
     bool some_rows;      /* … work on some of the rows, where a team shares them (tensor/team.h) */
-    int lora_layers;
+    int lora_layers, ia3_layers;
     const int64_t *parts; /* of the weight that is built now; NULL: one */
     bool hidden;          /* the weight that is built now stands between hidden states */
 };
@@ -45,12 +45,16 @@ int64_t neb__builder_share(const struct neb_builder *b, int64_t n);
 struct neb_lora_part {
     const char *name;
     neb_param *a, *b; /* (rank, in), (count, rank) or NULL */
+    neb_param *m;     /* (count) DoRA's lengths, or NULL */
+    neb_param *ia3;   /* (count) factors of the outputs, or NULL */
     int64_t first, count;
 };
 
 struct neb_lin {
-    neb_param *weight, *bias;   /* (out, in), (out) or NULL */
-    neb_param *lora_a, *lora_b; /* (rank, in), (out, rank) or NULL */
+    neb_param *weight, *bias;    /* (out, in), (out) or NULL */
+    neb_param *lora_a, *lora_b;  /* (rank, in), (out, rank) or NULL */
+    neb_param *lora_m;           /* (out) DoRA's lengths, or NULL */
+    neb_param *ia3_in, *ia3_out; /* (in), (out): factors, or NULL */
     struct neb_lora_part part[3];
     float lora_scale, lora_dropout;
     neb_split split;

@@ -5,8 +5,12 @@
  * is cut by columns (inputs), so is A. The low-rank product then needs no communication of its own.
  *
  * A weight that is made of several matrices (q, k and v) has one pair for all of them, or one for each that a pattern
- * names, as the peft library has. Such a pair adds to its own columns of the product. */
+ * names, as the peft library has. Such a pair adds to its own columns of the product.
+ *
+ * DoRA gives the sum of W and the pair's product a trained length for each row (tensor/op_columns.c). IA3 (Liu et al. 2022)
+ * trains no matrix at all: factors for outputs, or for inputs, of a layer. */
 #include "nn/layer.h"
+#include "tensor/columns.h"
 #include "tensor/team.h"
 
 #include <fnmatch.h>
@@ -95,35 +99,78 @@ neb_param *neb__builder_vector(struct neb_builder *b, const char *name, int64_t 
 
 /* ---- linear -------------------------------------------------------------------------------------------- */
 
-static bool wants_lora(const struct neb_builder *b, const char *name)
+static bool matches(const struct neb_builder *b, const char *list, const char *name)
 {
     char full[NEB_PATH + 64], pattern[NEB_PATH];
-    if (!b->peft->lora) return false;
     snprintf(full, sizeof full, "%s%s", b->path + b->root, name);
-    for (int i = 0; neb__list_part(b->peft->lora_on, i, pattern, sizeof pattern); i++)
+    for (int i = 0; neb__list_part(list, i, pattern, sizeof pattern); i++)
         if (!fnmatch(pattern, full, 0)) return true;
     return false;
 }
 
-/* The matrices of the weight that have LoRA of their own. They are siblings of the weight: layers.0.attention.q. */
+static bool wants_lora(const struct neb_builder *b, const char *name)
+{
+    return b->peft->lora && matches(b, b->peft->lora_on, name);
+}
+
+static neb_param *build_length(struct neb_builder *b, int64_t n)
+{
+    return b->peft->dora ? neb__builder_vector(b, "lora.m", n, NEB_INIT_ONE, NEB_SPLIT_NONE) : NULL;
+}
+
+static neb_param *build_factors(struct neb_builder *b, const char *list, const char *layer, const char *name,
+                                int64_t n)
+{
+    if (!b->peft->ia3 || !matches(b, list, layer)) return NULL;
+    size_t mark = neb__builder_enter(b, "%s", layer);
+    neb_param *p = neb__builder_vector(b, name, n, NEB_INIT_ONE, NEB_SPLIT_NONE);
+    neb__builder_leave(b, mark);
+    b->ia3_layers++;
+    return p;
+}
+
+static void build_part_lora(struct neb_builder *b, const struct neb_lin_spec *s, int64_t rows,
+                            struct neb_lin *l, struct neb_lora_part *p)
+{
+    const int64_t r = b->peft->lora_rank;
+    size_t mark = neb__builder_enter(b, "%s", p->name);
+    p->a = neb__builder_matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
+                               NEB_SPLIT_NONE);
+    p->b = neb__builder_matrix(b, "lora.b", rows, r, NEB_INIT_ZERO, 0, s->split);
+    p->m = build_length(b, rows);
+    neb__builder_leave(b, mark);
+    l->lora_scale = b->peft->lora_scale;
+    l->lora_dropout = b->peft->lora_dropout;
+    b->lora_layers++;
+}
+
+/* The matrices of the weight that have LoRA or factors of their own. They are siblings of the weight:
+ * layers.0.attention.q. */
 static void build_parts(struct neb_builder *b, const struct neb_lin_spec *s, struct neb_lin *l)
 {
-    int64_t r = b->peft->lora_rank, at = 0;
+    int64_t at = 0;
     for (int i = 0; i < 3 && s->parts[i]; i++) {
         struct neb_lora_part *p = &l->part[i];
         *p = (struct neb_lora_part){
             .name = s->names[i], .first = at, .count = neb__builder_share(b, s->parts[i])};
         at += p->count;
-        if (!p->name || !wants_lora(b, p->name)) continue;
-        size_t mark = neb__builder_enter(b, "%s", p->name);
-        p->a = neb__builder_matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
-                                   NEB_SPLIT_NONE);
-        p->b = neb__builder_matrix(b, "lora.b", s->parts[i], r, NEB_INIT_ZERO, 0, s->split);
-        neb__builder_leave(b, mark);
-        l->lora_scale = b->peft->lora_scale;
-        l->lora_dropout = b->peft->lora_dropout;
-        b->lora_layers++;
+        if (p->name && !l->lora_a && wants_lora(b, p->name)) build_part_lora(b, s, s->parts[i], l, p);
+        if (p->name && !l->ia3_out)
+            p->ia3 = build_factors(b, b->peft->ia3_on, p->name, "ia3.out", s->parts[i]);
     }
+}
+
+static void build_lora(struct neb_builder *b, const struct neb_lin_spec *s, struct neb_lin *l)
+{
+    int64_t r = b->peft->lora_rank;
+    l->lora_a = neb__builder_matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
+                                    s->split == NEB_SPLIT_COLUMN ? NEB_SPLIT_COLUMN : NEB_SPLIT_NONE);
+    l->lora_b = neb__builder_matrix(b, "lora.b", s->out, r, NEB_INIT_ZERO, 0,
+                                    s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
+    l->lora_m = build_length(b, s->out);
+    l->lora_scale = b->peft->lora_scale;
+    l->lora_dropout = b->peft->lora_dropout;
+    b->lora_layers++;
 }
 
 struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *s)
@@ -142,19 +189,12 @@ struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *
         l.bias = neb__builder_vector(b, "bias", s->out, NEB_INIT_ZERO,
                                      s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
     b->some_rows = some_rows;
-    if (lora) {
-        int64_t r = b->peft->lora_rank;
-        l.lora_a = neb__builder_matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
-                                       s->split == NEB_SPLIT_COLUMN ? NEB_SPLIT_COLUMN : NEB_SPLIT_NONE);
-        l.lora_b = neb__builder_matrix(b, "lora.b", s->out, r, NEB_INIT_ZERO, 0,
-                                       s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
-        l.lora_scale = b->peft->lora_scale;
-        l.lora_dropout = b->peft->lora_dropout;
-        b->lora_layers++;
-    }
+    if (lora) build_lora(b, s, &l);
     b->parts = NULL;
     neb__builder_leave(b, mark);
-    if (!lora && b->peft->lora) build_parts(b, s, &l);
+    l.ia3_out = build_factors(b, b->peft->ia3_on, s->name, "ia3.out", s->out);
+    l.ia3_in = build_factors(b, b->peft->ia3_in, s->name, "ia3.in", s->in);
+    if (b->peft->lora || b->peft->ia3) build_parts(b, s, &l);
     return l;
 }
 
@@ -181,22 +221,63 @@ static void add_part(neb_tape *t, const struct neb_lin *l, const struct neb_lora
     neb_pop(t);
 }
 
-static bool has_parts(const struct neb_lin *l)
+/* DoRA: columns get the lengths of the rows, and the bias comes behind. */
+static neb_tensor *set_lengths(neb_tape *t, const struct neb_lin *l, neb_tensor *y)
 {
-    return l->part[0].a || l->part[1].a || l->part[2].a;
+    struct neb_column_part parts[NEB_COLUMN_PARTS] = {{0}};
+    if (l->lora_m)
+        parts[0] = (struct neb_column_part){
+            l->lora_m, neb__op_row_lengths(t, l->weight, 0, l->lora_a, l->lora_b, l->lora_scale), 0};
+    for (int i = 0; i < 3; i++) {
+        const struct neb_lora_part *p = &l->part[i];
+        if (p->m)
+            parts[i] = (struct neb_column_part){
+                p->m, neb__op_row_lengths(t, l->weight, p->first, p->a, p->b, l->lora_scale), p->first};
+    }
+    return neb__op_scale_columns(t, y, parts, l->bias);
+}
+
+static neb_tensor *scale_outputs(neb_tape *t, const struct neb_lin *l, neb_tensor *y)
+{
+    struct neb_column_part parts[NEB_COLUMN_PARTS] = {{l->ia3_out, NULL, 0}};
+    for (int i = 0; i < 3; i++)
+        if (l->part[i].ia3) parts[i] = (struct neb_column_part){l->part[i].ia3, NULL, l->part[i].first};
+    return neb__op_scale_columns(t, y, parts, NULL);
+}
+
+static bool has_lora(const struct neb_lin *l)
+{
+    return l->lora_a || l->part[0].a || l->part[1].a || l->part[2].a;
+}
+
+static bool has_lengths(const struct neb_lin *l)
+{
+    return l->lora_m || l->part[0].m || l->part[1].m || l->part[2].m;
+}
+
+static bool has_factors(const struct neb_lin *l)
+{
+    return l->ia3_out || l->part[0].ia3 || l->part[1].ia3 || l->part[2].ia3;
 }
 
 neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act)
 {
-    const neb_act now = l->lora_a || has_parts(l) || l->split == NEB_SPLIT_COLUMN ? NEB_ACT_NONE : act;
+    const bool lengths = has_lengths(l), factors = has_factors(l);
+    const neb_act now = has_lora(l) || factors || l->split == NEB_SPLIT_COLUMN ? NEB_ACT_NONE : act;
+    neb_param *bias = lengths ? NULL : l->bias;
     neb_tensor *y;
+    if (l->ia3_in)
+        x = neb__op_scale_columns(t, x, (struct neb_column_part[NEB_COLUMN_PARTS]){{l->ia3_in, NULL, 0}},
+                                  NULL);
     if (l->split == NEB_SPLIT_COLUMN)
-        y = neb__op_leave(t, neb__op_linear_part(t, x, l->weight, l->bias));
+        y = neb__op_leave(t, neb__op_linear_part(t, x, l->weight, bias));
     else
-        y = neb_op_linear(t, l->split == NEB_SPLIT_ROW ? neb__op_enter(t, x) : x, l->weight, l->bias, now);
+        y = neb_op_linear(t, l->split == NEB_SPLIT_ROW ? neb__op_enter(t, x) : x, l->weight, bias, now);
     if (l->lora_a) y = add_lora(t, l, x, y);
     for (int i = 0; i < 3; i++)
         if (l->part[i].a) add_part(t, l, &l->part[i], x, y);
+    if (lengths) y = set_lengths(t, l, y);
+    if (factors) y = scale_outputs(t, l, y);
     return act == now ? y : neb_op_act(t, y, act);
 }
 

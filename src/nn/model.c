@@ -108,9 +108,36 @@ static neb_status check_team(const struct neb_model *m, const struct neb_model *
     if (a->qk_norm) /* every process would have a part of these norms' gradients */
         return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d: a model with qk_norm needs tensor 1",
                          team->size);
+    if (m->peft.dora || m->peft.ia3 || m->peft.prompt)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "parallel.tensor is %d: peft.lora_dora and the methods ia3 and prompt need tensor 1; "
+            "use parallel.data",
+            team->size);
     if (m->peft.lora && m->peft.lora_dropout > 0)
         return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d: peft.lora_dropout must be 0, it is %g",
                          team->size, (double)m->peft.lora_dropout);
+    return NEB_OK;
+}
+
+/* Virtual tokens behind the vocabulary (Lester et al. 2021). */
+static neb_status build_prompt(struct neb_model *m, struct neb_builder *b)
+{
+    const struct neb_arch *a = &m->arch;
+    if (a->kind != NEB_DECODER)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "option 'method': prompt is for decoders; an encoder takes prefix, lora or ia3");
+    if (m->stage.range.first > 0 || m->stage.range.end < neb__stage_layers(a))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "parallel.pipeline: the method prompt needs pipeline 1; use parallel.data");
+    if (m->peft.prompt_length >= a->max_positions)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "option 'prompt_length': %" PRId64 " leaves no room for text: the model has %" PRId64
+                         " positions",
+                         m->peft.prompt_length, a->max_positions);
+    m->prompt = neb__builder_matrix(b, "embed.prompt.weight", m->peft.prompt_length, a->embedding,
+                                    NEB_INIT_NORMAL, table_deviation(a), NEB_SPLIT_NONE);
+    if (m->prompt) m->prompt->first_id = a->vocab;
     return NEB_OK;
 }
 
@@ -140,6 +167,7 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
             neb__builder_matrix(b, "embed.token.weight", a->vocab, a->embedding,
                                 delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL, table_deviation(a), NEB_SPLIT_ROW);
     b->copy = false;
+    if (m->peft.prompt) NEB_TRY(build_prompt(m, b));
     if (a->kind != NEB_DECODER) m->encoder = (struct neb_stack){.name = "encoder", .count = a->layers};
     if (a->kind != NEB_ENCODER)
         m->decoder = (struct neb_stack){.name = "decoder",
@@ -200,7 +228,8 @@ static neb_status create(const struct neb_model_config *config, const struct neb
     m->outputs = m->arch.vocab;
     if (status == NEB_OK && peft) status = neb__peft_config_check(peft, &m->peft);
     if (status == NEB_OK) status = build(m, &b, embeddings);
-    m->peft.lora_on = m->peft.train = m->peft.freeze = NULL; /* they belong to the config */
+    m->peft.lora_on = m->peft.ia3_on = m->peft.ia3_in = m->peft.train = m->peft.freeze =
+        NULL; /* they belong to the config */
     if (status != NEB_OK) {
         neb__model_destroy(m);
         return status;
@@ -231,6 +260,14 @@ void neb__model_destroy(struct neb_model *m)
     neb__free(m->decoder.layers);
     neb__free(m->decoder.calls);
     neb__free(m);
+}
+
+void neb__model_input_fit(const struct neb_model *m, struct neb_model_input_limits *limits)
+{
+    limits->prefix = (int32_t)m->peft.prefix_length;
+    limits->prompt = (int32_t)m->peft.prompt_length;
+    limits->prompt_id = (int32_t)m->arch.vocab;
+    limits->positions = (int32_t)m->arch.max_positions;
 }
 
 void neb__model_set_outputs(struct neb_model *m, int64_t tokens)
@@ -265,6 +302,7 @@ static neb_status write_sinusoid(neb_param *p, enum neb_positions kind)
 
 neb_status neb__model_ready(struct neb_model *m)
 {
+    NEB_TRY(neb__dora_fill_all(m));
     if (!neb__positions_computed(m->arch.positions)) return NEB_OK;
     if (m->encoder.count) NEB_TRY(write_sinusoid(m->encoder.position, m->arch.positions));
     if (m->decoder.count) NEB_TRY(write_sinusoid(m->decoder.position, m->arch.positions));
@@ -277,7 +315,7 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
                                  const struct neb_input_side *side)
 {
     const struct neb_arch *a = &m->arch;
-    neb_param *table[3] = {m->token}, *base = m->token_base;
+    neb_param *table[3] = {m->token}, *base = m->token_base, *prompt = m->prompt;
     neb_tensor *id[3] = {side->ids};
     float scale = sqrtf((float)a->embedding);
     int n = 1;
@@ -296,6 +334,7 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
         x = neb_op_add(
             t, x,
             neb_op_stop_gradient(t, neb_op_embed(t, 1, &base, &side->ids, a->embedding_scale ? scale : 1)));
+    if (prompt) x = neb_op_add(t, x, neb_op_embed(t, 1, &prompt, &id[0], 1));
     if (s->embed_norm.gamma) x = neb__norm_run(t, &s->embed_norm, x);
     if (a->dropout > 0) x = neb_op_dropout(t, x, a->dropout);
     if (s->project.weight) x = neb__lin_run(t, &s->project, x, NEB_ACT_NONE);

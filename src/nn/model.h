@@ -35,6 +35,7 @@ struct neb_model {
     int loss_slot;                     /* slot to which neb__model_loss() adds; 0 */
     int64_t outputs;                   /* columns of its logits: vocab, or the number of tokens if smaller */
     neb_param *token;                  /* (vocab, embedding) */
+    neb_param *prompt;                 /* (prompt length, embedding), ids from vocab on; or NULL */
     neb_param *token_base;             /* another model's table, to which `token` is a difference; or NULL */
     struct neb_stack encoder, decoder; /* count 0: absent */
     struct neb_stage stage;            /* the part of the model that runs here */
@@ -76,8 +77,11 @@ void neb__model_set_outputs(struct neb_model *m, int64_t tokens);
  * second. fairseq's last wavelength is exactly 10000, and its first position is the third row. */
 void neb__sinusoid_row(enum neb_positions kind, int64_t row, int64_t d, float *out); // (d)
 
-/* After neb_params_ready(): writes sinusoidal tables. */
+/* After neb_params_ready(): writes sinusoidal tables and DoRA's lengths. */
 neb_status neb__model_ready(struct neb_model *m);
+
+/* Sets what an input of this model has before its sequences: a prefix, a prompt. */
+void neb__model_input_fit(const struct neb_model *m, struct neb_model_input_limits *limits);
 
 /* The last hidden states (rows of the last side, hidden). NULL: this is not the last stage. */
 neb_tensor *neb__model_run(struct neb_model *m, neb_tape *t, const struct neb_input *in);
@@ -121,6 +125,13 @@ neb_tensor *neb__stack_run(struct neb_model *m, struct neb_stack *s, neb_tape *t
 neb_tensor *neb__stage_run(struct neb_model *m, neb_tape *t, const struct neb_input *in);
 neb_tensor *neb__model_decode_cached(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
                                      const struct neb_layer_cache *caches, const struct neb_cache_input *at);
+/* DoRA's lengths (dora.c): whether a parameter has them; those of the weights as they are now, on the host or of a
+ * parameter. b NULL: zero. */
+bool neb__dora_is_length(const char *name);
+void neb__dora_lengths(const float *w, const float *a, const float *b, float scale, int64_t rows, int64_t in,
+                       int64_t rank, float *out);
+neb_status neb__dora_fill(struct neb_model *m, neb_param *p);
+neb_status neb__dora_fill_all(struct neb_model *m);
 void neb__head_build(struct neb_builder *b, struct neb_model *m);
 neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b);
 

@@ -5,7 +5,10 @@
  * transfer per step.
  *
  * An unused loss row gets the index -1. Gathering it gives zeros and scattering its gradient does nothing. So
- * the used indices stay distinct, on which the scatter of a parallel device relies. */
+ * the used indices stay distinct, on which the scatter of a parallel device relies.
+ *
+ * A trained prompt is tokens like any other: every sequence is given its virtual ids, and the text's positions and loss
+ * rows move on behind them. Nothing else of a step knows of it. */
 #include "nn/model_input.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -34,6 +37,8 @@ struct neb_model_input {
     int32_t *host; /* staging, the buffer's layout */
     size_t bytes;
     size_t side_at[2][SIDE_ARRAYS], target_row_at, target_at, weight_at; /* in elements of four bytes */
+
+    int32_t *wide; /* host: a side with its prompts, and the loss rows; NULL: there is no prompt */
 
     /* what was loaded last */
     int sides;
@@ -76,13 +81,20 @@ static void lay_out(struct neb_model_input *f)
     f->bytes = at * 4;
 }
 
+/* ids, position, at, sample of the rows; starts; loss rows. */
+static size_t wide_values(const struct neb_model_input *f)
+{
+    return 4 * (size_t)f->limits.rows[0] + (size_t)f->limits.seqs + 1 + (size_t)f->limits.targets;
+}
+
 neb_status neb__model_input_create(neb_device *d, const struct neb_model_input_limits *limits,
                                    struct neb_model_input **out)
 {
     const struct neb_model_input_limits *l = limits;
     if (l->rows[0] < 1 || l->rows[0] > MAX_ROWS || l->rows[1] < 0 || l->rows[1] > MAX_ROWS || l->seqs < 1 ||
         l->seqs > MAX_ROWS || l->targets < 0 || l->targets > MAX_ROWS || l->prefix < 0 ||
-        l->prefix > MAX_PREFIX || (int64_t)l->seqs * l->prefix > MAX_ROWS)
+        l->prefix > MAX_PREFIX || (int64_t)l->seqs * l->prefix > MAX_ROWS || l->prompt < 0 ||
+        l->prompt > MAX_PREFIX || (int64_t)l->seqs * l->prompt > MAX_ROWS || (l->prompt && l->rows[1]))
         return neb__fail(
             NEB_ERR_INVALID,
             "a model input of %d+%d rows, %d sequences, %d targets and prefix %d is not possible", l->rows[0],
@@ -90,11 +102,14 @@ neb_status neb__model_input_create(neb_device *d, const struct neb_model_input_l
     struct neb_model_input *f = NEB_NEW(struct neb_model_input);
     if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a model input");
     f->limits = *limits;
+    f->limits.rows[0] += l->seqs * l->prompt;
     lay_out(f);
     f->host = neb__aligned(f->bytes);
+    if (l->prompt) f->wide = NEB_NEW_ARRAY(int32_t, wide_values(f));
     neb_status status =
-        f->host ? neb_buffer_create(d, f->bytes, &f->buffer)
-                : neb__fail(NEB_ERR_NOMEM, "out of memory for a model input of %zu bytes", f->bytes);
+        f->host && (f->wide || !l->prompt)
+            ? neb_buffer_create(d, f->bytes, &f->buffer)
+            : neb__fail(NEB_ERR_NOMEM, "out of memory for a model input of %zu bytes", f->bytes);
     if (status != NEB_OK) {
         neb__model_input_destroy(f);
         return status;
@@ -109,6 +124,7 @@ void neb__model_input_destroy(struct neb_model_input *f)
     if (!f) return;
     neb_buffer_destroy(f->buffer);
     neb__free(f->host);
+    neb__free(f->wide);
     neb__free(f);
 }
 
@@ -211,8 +227,78 @@ static void load_targets(struct neb_model_input *f, const struct neb_model_input
     f->dense = !d->target_row || (dense && d->targets == d->side[d->sides - 1].rows);
 }
 
+/* The sequence that a row belongs to: the last one that begins at or before it. */
+static int32_t sequence_of(const struct neb_model_input_side *s, int32_t row)
+{
+    int32_t low = 0, high = s->seqs - 1;
+    while (low < high) {
+        const int32_t middle = (low + high + 1) / 2;
+        if (s->starts[middle] <= row)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* The same batch with a prompt before every sequence. */
+static neb_status with_prompts(struct neb_model_input *f, const struct neb_model_input_data *d,
+                               struct neb_model_input_data *out)
+{
+    const struct neb_model_input_side *s = &d->side[0];
+    const int32_t p = f->limits.prompt, room = f->limits.rows[0];
+    int32_t *ids = f->wide, *position = ids + room, *at = position + room, *sample = at + room,
+            *starts = sample + room, *target_row = starts + f->limits.seqs + 1, row = 0;
+    if (s->rows + s->seqs * p + s->spare > room || s->max_len > f->limits.positions - p)
+        return neb__fail(
+            NEB_ERR_RANGE,
+            "texts of up to %d tokens behind a prompt of %d do not fit the model's %d positions; "
+            "make train.max_len smaller",
+            s->max_len, p, f->limits.positions);
+    for (int32_t q = 0, r = 0; q < s->seqs; q++) {
+        starts[q] = row;
+        for (int32_t j = 0; j < p; j++, row++) {
+            ids[row] = f->limits.prompt_id + j;
+            position[row] = at[row] = j;
+            sample[row] = s->starts[q] < s->rows ? (int32_t)s->sample[s->starts[q]] : -1;
+        }
+        for (; r < s->starts[q + 1]; r++, row++) {
+            ids[row] = s->ids[r];
+            position[row] = s->position[r] + p;
+            at[row] = (s->at ? s->at[r] : s->position[r]) + p;
+            sample[row] = (int32_t)s->sample[r];
+        }
+    }
+    starts[s->seqs] = row;
+    for (int32_t i = 0; i < d->targets; i++) {
+        const int32_t r = d->target_row ? d->target_row[i] : i;
+        target_row[i] = r < 0 ? r : r + (sequence_of(s, r) + 1) * p;
+    }
+    *out = *d;
+    out->target_row = target_row;
+    out->side[0] = (struct neb_model_input_side){.rows = row,
+                                                 .seqs = s->seqs,
+                                                 .max_len = s->max_len + p,
+                                                 .ids = ids,
+                                                 .position = position,
+                                                 .sample = (const uint32_t *)sample,
+                                                 .starts = starts,
+                                                 .at = at,
+                                                 .spare = s->spare};
+    return NEB_OK;
+}
+
+static neb_status load(struct neb_model_input *f, const struct neb_model_input_data *d)
+{
+    for (int i = 0; i < d->sides; i++) load_side(f, i, &d->side[i]);
+    f->sides = d->sides;
+    load_targets(f, d);
+    return neb_buffer_upload(f->buffer, f->host, f->bytes);
+}
+
 neb_status neb__model_input_load(struct neb_model_input *f, const struct neb_model_input_data *d)
 {
+    struct neb_model_input_data wide;
     if (d->sides < 1 || d->sides > 2 || (d->sides == 2 && !f->limits.rows[1]))
         return neb__fail(NEB_ERR_RANGE, "a batch of %d sides does not fit the model input", d->sides);
     for (int i = 0; i < d->sides; i++) NEB_TRY(check_side(f, i, &d->side[i]));
@@ -221,10 +307,9 @@ neb_status neb__model_input_load(struct neb_model_input *f, const struct neb_mod
                          "a batch has %d source sequences and %d target sequences; the numbers must be equal",
                          d->side[0].seqs, d->side[1].seqs);
     NEB_TRY(check_targets(f, d));
-    for (int i = 0; i < d->sides; i++) load_side(f, i, &d->side[i]);
-    f->sides = d->sides;
-    load_targets(f, d);
-    return neb_buffer_upload(f->buffer, f->host, f->bytes);
+    if (!f->limits.prompt) return load(f, d);
+    NEB_TRY(with_prompts(f, d, &wide));
+    return load(f, &wide);
 }
 
 uint64_t neb__model_input_key(const struct neb_model_input *f)

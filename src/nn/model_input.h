@@ -36,6 +36,8 @@ struct neb_model_input_data {
 struct neb_model_input_limits {
     int32_t rows[2], seqs, targets; /* rows[1] 0: one side */
     int32_t prefix;                 /* length of a trained prefix (see neb_peft); 0: no prefix */
+    int32_t prompt, prompt_id; /* virtual tokens before every sequence, and the first one's id; 0: none */
+    int32_t positions;         /* with a prompt: that the model has */
 };
 
 /* The same on the device, as tensors of the present run. */

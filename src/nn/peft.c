@@ -48,9 +48,15 @@ neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b)
     if (p->lora && !b->lora_layers)
         return neb__fail(NEB_ERR_CONFIG, "option 'lora_on': no linear layer of the model matches '%s'",
                          p->lora_on);
+    if (p->ia3 && !b->ia3_layers)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "options 'ia3_on', 'ia3_in': no linear layer of the model matches '%s' or '%s'",
+                         p->ia3_on ? p->ia3_on : "", p->ia3_in ? p->ia3_in : "");
     if (!p->full) set_matching(b, "*", false);
-    if (p->lora) set_matching(b, "*.lora.[ab]", true);
+    if (p->lora) set_matching(b, "*.lora.[abm]", true);
+    if (p->ia3) set_matching(b, "*.ia3.*", true);
     if (p->adapter) set_matching(b, "*.adapter.*", true);
+    if (p->prompt) set_matching(b, "embed.prompt.weight", true);
     if (p->prefix) set_matching(b, "*.prefix.*", true);
     if (p->bias && !set_matching(b, "*.bias", true))
         return neb__fail(NEB_ERR_CONFIG, "option 'method': 'bias' trains nothing on a model without biases");

@@ -7,18 +7,26 @@
 #define OPT(field, ...) NEB_OPT(struct neb_peft_config, field, __VA_ARGS__)
 
 const struct neb_opt neb__peft_options[] = {
-    OPT(method, NEB_OPT_TEXT, "full", NULL, "full, frozen, or a list of lora, adapter, bias, prefix"),
+    OPT(method, NEB_OPT_TEXT, "full", NULL,
+        "full, frozen, or a list of lora, ia3, adapter, bias, prefix, prompt"),
     OPT(lora_rank, NEB_OPT_INT, "8", NULL, "lora: rank of the added matrices", NEB_OPT_RANGE(1, 4096)),
     OPT(lora_alpha, NEB_OPT_REAL, "16", NULL, "lora: the product counts alpha / rank", NEB_OPT_ABOVE(0, 1e6)),
     OPT(lora_dropout, NEB_OPT_SHARE, "0", NULL, "lora: dropout before the first matrix",
         NEB_OPT_BELOW(0, 0.99)),
     OPT(lora_on, NEB_OPT_TEXT, "*.qkv,*.cross.q,*.cross.kv", NULL,
         "lora: patterns of linear layers; q, k, v, gate and up by themselves, too"),
+    OPT(lora_dora, NEB_OPT_BOOL, "no", NULL,
+        "lora: trains the length of each row of a weight as well (DoRA)"),
+    OPT(ia3_on, NEB_OPT_TEXT, "*.attention.k,*.attention.v,*.cross.k,*.cross.v", NULL,
+        "ia3: patterns of linear layers whose outputs get factors"),
+    OPT(ia3_in, NEB_OPT_TEXT, "*.ffn.out", NULL, "ia3: patterns of linear layers whose inputs get factors"),
     OPT(adapter_size, NEB_OPT_INT, "64", NULL, "adapter: width of the bottleneck", NEB_OPT_RANGE(1, 1 << 16)),
     OPT(adapter_after, NEB_OPT_TEXT, "ffn", NULL, "adapter: after the feed-forward, or after attention too",
         NEB_OPT_CHOICE("ffn", "both")),
     OPT(prefix_length, NEB_OPT_INT, "16", "tokens", "prefix: trained keys and values before every sequence",
         NEB_OPT_RANGE(1, 1 << 16)),
+    OPT(prompt_length, NEB_OPT_INT, "16", "tokens",
+        "prompt: trained embeddings before every text, of a decoder", NEB_OPT_RANGE(1, 1 << 16)),
     OPT(train, NEB_OPT_TEXT, "", NULL, "patterns of parameters trained as well, such as head.*"),
     OPT(freeze, NEB_OPT_TEXT, "", NULL, "patterns of parameters not trained; wins over train"),
     OPT(frozen, NEB_OPT_TEXT, "f32", NULL,
@@ -69,10 +77,15 @@ static neb_status methods(const struct neb_peft_config *c, struct neb_peft *p)
             p->bias = true;
         else if (!strcmp(word, "prefix"))
             p->prefix = true;
+        else if (!strcmp(word, "ia3"))
+            p->ia3 = true;
+        else if (!strcmp(word, "prompt"))
+            p->prompt = true;
         else
-            return neb__fail(NEB_ERR_CONFIG,
-                             "option 'method': '%s' is not one of full, frozen, lora, adapter, bias, prefix",
-                             word);
+            return neb__fail(
+                NEB_ERR_CONFIG,
+                "option 'method': '%s' is not one of full, frozen, lora, ia3, adapter, bias, prefix, prompt",
+                word);
     }
     if ((p->full || p->frozen) && n > 1)
         return neb__fail(NEB_ERR_CONFIG,
@@ -100,12 +113,18 @@ neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_pe
         p.lora_scale = (float)(c->lora_alpha / (double)c->lora_rank);
         p.lora_dropout = (float)c->lora_dropout;
         p.lora_on = c->lora_on;
+        p.dora = c->lora_dora;
+    }
+    if (p.ia3) {
+        p.ia3_on = c->ia3_on;
+        p.ia3_in = c->ia3_in;
     }
     if (p.adapter) {
         p.adapter_size = c->adapter_size;
         p.adapter_after_attention = !strcmp(c->adapter_after, "both");
     }
     if (p.prefix) p.prefix_length = c->prefix_length;
+    if (p.prompt) p.prompt_length = c->prompt_length;
     p.train = c->train;
     p.freeze = c->freeze;
     p.keep = kept_as(c->frozen);

@@ -231,12 +231,24 @@ neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const s
 
 /* ---- ready for use ------------------------------------------------------------------------------------- */
 
+/* DoRA and IA3 cost more than a product when a model is only used; loading merges them into weights that are not coded. */
+static neb_status merges(const struct neb_model_yaml *f, bool *out)
+{
+    struct neb_peft p;
+    NEB_TRY(neb__peft_config_check(&f->peft, &p));
+    *out = (p.dora || p.ia3) && !p.adapter && !p.prefix && !p.prompt && !p.keep;
+    return NEB_OK;
+}
+
 static neb_status open_ready(struct neb_ready *r, const char *head)
 {
     int loaded;
+    bool merged;
+    NEB_TRY(merges(&r->folder, &merged));
     if (head) NEB_TRY(neb__opts_set(neb__model_options, &r->folder.model, "head", head));
     NEB_TRY(neb_params_create(&r->params));
-    NEB_TRY(neb__model_create(&r->folder.model, &r->folder.peft, "", NULL, r->params, &r->model));
+    NEB_TRY(
+        neb__model_create(&r->folder.model, merged ? NULL : &r->folder.peft, "", NULL, r->params, &r->model));
     neb_params_trainable(r->params, "*", false);
     NEB_TRY(neb_params_ready(r->params, r->device, 1));
     NEB_TRY(neb__folder_load(&r->folder, r->model, NULL, true, &loaded));

@@ -1,8 +1,8 @@
 /* folder_load.c: values from a folder into a model's parameters.
  *
- * The model need not be the one that was saved. Names that both have are taken. Two things that the folder
- * keeps apart are merged: LoRA's product with the weight it was added to, and the first segment's embedding
- * with the positions. Adapters and prefixes have nothing to be merged with: a model without them would
+ * The model need not be the one that was saved. Names that both have are taken. What the folder keeps apart is
+ * merged: LoRA's product with the weight it was added to, DoRA's lengths and IA3's factors with the rows, columns and biases
+ * that they scale, and the first segment's embedding with the positions. Adapters, prefixes and prompts have nothing to be merged with: a model without them would
  * compute something else and is refused. A table that is a difference to another model's takes what that one
  * lacks, so the other model is loaded first. */
 #include "task/folder.h"
@@ -47,47 +47,102 @@ static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_te
     return status;
 }
 
-/* The tensor NAME.lora.a or .b, where the model has no such parameter of its own; or NULL. */
-static const struct neb_st_tensor *lora_tensor(const struct neb_st *st, const struct neb_model *m,
-                                               const char *stem, char which)
+/* The tensor STEM.WHICH, where the model has no such parameter of its own; or NULL. */
+static const struct neb_st_tensor *added_tensor(const struct neb_st *st, const struct neb_model *m,
+                                                const char *stem, const char *which)
 {
     char name[2][NEB_PATH + 32];
-    for (int i = 0; i < 2; i++)
-        snprintf(name[i], sizeof name[i], "%s%s.lora.%c", i ? m->prefix : "", stem, which);
+    for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s%s.%s", i ? m->prefix : "", stem, which);
     return neb_params_find(m->params, name[1]) ? NULL : neb__st_find(st, name[0]);
+}
+
+/* The n values of such a vector, owned by the caller; *out NULL: there is none. */
+static neb_status added_vector(const struct neb_st *st, const struct neb_model *m, const char *stem,
+                               const char *which, int64_t n, float **out)
+{
+    const struct neb_st_tensor *t = added_tensor(st, m, stem, which);
+    *out = NULL;
+    if (!t) return NEB_OK;
+    if (t->rank != 1 || t->shape[0] != n)
+        return neb__fail(NEB_ERR_CORRUPT, "%s does not have %" PRId64 " values", t->name, n);
+    float *x = neb__malloc((size_t)n * sizeof *x);
+    if (!x) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
+    *out = x;
+    return neb__st_to_f32(t, x);
+}
+
+/* Rows get the lengths that DoRA trained. */
+static neb_status merge_lengths(const struct neb_st *st, const struct neb_model *m, const char *stem,
+                                int64_t rows, int64_t cols, float *w)
+{
+    float *length;
+    neb_status status = added_vector(st, m, stem, "lora.m", rows, &length);
+    for (int64_t r = 0; status == NEB_OK && length && r < rows; r++) {
+        float now;
+        neb__dora_lengths(w + r * cols, NULL, NULL, 0, 1, cols, 0, &now);
+        for (int64_t i = 0; now > 0 && i < cols; i++) w[r * cols + i] *= length[r] / now;
+    }
+    neb__free(length);
+    return status;
+}
+
+/* IA3: rows, or the values of a bias (cols 1), times the factors of the outputs; columns times those of the inputs. */
+static neb_status merge_factors(const struct neb_st *st, const struct neb_model *m, const char *stem,
+                                int64_t rows, int64_t cols, bool bias, float *w)
+{
+    float *out, *in = NULL;
+    neb_status status = added_vector(st, m, stem, "ia3.out", rows, &out);
+    if (status == NEB_OK && !bias) status = added_vector(st, m, stem, "ia3.in", cols, &in);
+    for (int64_t r = 0; status == NEB_OK && r < rows; r++)
+        for (int64_t i = 0; i < cols; i++) w[r * cols + i] *= (out ? out[r] : 1) * (in ? in[i] : 1);
+    neb__free(out);
+    neb__free(in);
+    return status;
 }
 
 /* Adds the product of one pair to `rows` rows of a weight of `cols` columns. */
 static neb_status merge_pair(const struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
                              const char *stem, int64_t rows, int64_t cols, float *w)
 {
-    const struct neb_st_tensor *a = lora_tensor(st, m, stem, 'a'), *b = lora_tensor(st, m, stem, 'b');
+    const struct neb_st_tensor *a = added_tensor(st, m, stem, "lora.a"),
+                               *b = added_tensor(st, m, stem, "lora.b");
     if (!a) return NEB_OK;
     if (!b || a->rank != 2 || b->rank != 2 || a->shape[0] != b->shape[1] || a->shape[1] != cols ||
         b->shape[0] != rows)
         return neb__fail(NEB_ERR_CORRUPT, "the LoRA matrices of %s do not fit", stem);
-    return add_lora(a, b, peft->lora_scale, w);
+    NEB_TRY(add_lora(a, b, peft->lora_scale, w));
+    return merge_lengths(st, m, stem, rows, cols, w);
 }
 
-/* Adds LoRA's products to a weight whose model has no LoRA: that of the whole weight, and those of its parts. */
-static neb_status merge_lora(struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
-                             const struct neb_st_tensor *t, float *values)
+static neb_status merge_one(const struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
+                            const char *stem, int64_t rows, int64_t cols, bool bias, float *w)
+{
+    if (peft->lora && !bias) NEB_TRY(merge_pair(st, peft, m, stem, rows, cols, w));
+    return peft->ia3 ? merge_factors(st, m, stem, rows, cols, bias, w) : NEB_OK;
+}
+
+/* Adds what the folder's methods added to a weight or a bias whose model lacks it: to the whole of it, and to its
+ * parts. */
+static neb_status merge_additions(struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
+                                  const struct neb_st_tensor *t, float *values)
 {
     char stem[NEB_PATH], part[NEB_PATH + 8];
     struct neb_weight_part list[3];
-    size_t n = strlen(t->name);
-    if (!peft->lora || n < 7 || n >= NEB_PATH || strcmp(t->name + n - 7, ".weight") || t->rank != 2)
-        return NEB_OK;
-    snprintf(stem, sizeof stem, "%.*s", (int)n - 7, t->name);
-    NEB_TRY(merge_pair(st, peft, m, stem, t->shape[0], t->shape[1], values));
+    const char *last = strrchr(t->name, '.');
+    const bool bias = last && !strcmp(last, ".bias") && t->rank == 1;
+    if ((!peft->lora && !peft->ia3) || !last || last - t->name >= NEB_PATH) return NEB_OK;
+    if (!bias && (strcmp(last, ".weight") || t->rank != 2)) return NEB_OK;
+    const int64_t cols = bias ? 1 : t->shape[1];
+    snprintf(stem, sizeof stem, "%.*s", (int)(last - t->name), t->name);
     const char *dot = strrchr(stem, '.');
     const int parts = neb__weight_parts(&m->arch, stem, list);
+    float *at = values;
     for (int i = 0; i < parts; i++) {
         snprintf(part, sizeof part, "%.*s.%s", dot ? (int)(dot - stem) : 0, stem, list[i].name);
-        NEB_TRY(merge_pair(st, peft, m, part, list[i].rows, t->shape[1], values));
-        values += list[i].rows * t->shape[1];
+        NEB_TRY(merge_one(st, peft, m, part, list[i].rows, cols, bias, at));
+        at += list[i].rows * cols;
     }
-    return NEB_OK;
+    return merge_one(st, peft, m, stem, t->shape[0], cols, bias, values);
 }
 
 static neb_status subtract(const neb_param *base, float *values)
@@ -114,7 +169,7 @@ static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const
     float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
     neb_status status = neb__st_to_f32(t, values);
-    if (status == NEB_OK) status = merge_lora(st, peft, m, t, values);
+    if (status == NEB_OK) status = merge_additions(st, peft, m, t, values);
     if (status == NEB_OK && p == m->token && m->token_base) status = subtract(m->token_base, values);
     if (status == NEB_OK) status = neb_param_write(p, values);
     neb__free(values);
@@ -142,20 +197,26 @@ static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
     return status;
 }
 
-/* Refuses a folder with adapters or prefixes for a model that has no place for them. */
+/* Refuses a folder with adapters, prefixes or a prompt for a model that has no place for them. */
 static neb_status keeps_additions(const struct neb_st *st, const struct neb_model_yaml *f,
                                   const struct neb_peft *peft, const struct neb_model *m, const char *match)
 {
-    const bool adapters = peft->adapter && !m->peft.adapter, prefixes = peft->prefix && !m->peft.prefix;
-    for (int i = 0; (adapters || prefixes) && i < neb__st_count(st); i++) {
+    const struct {
+        bool lost;
+        const char *part, *what, *method;
+    } kinds[] = {{peft->adapter && !m->peft.adapter, ".adapter.", "adapters", "adapter"},
+                 {peft->prefix && !m->peft.prefix, ".prefix.", "prefixes", "prefix"},
+                 {peft->prompt && !m->peft.prompt, "embed.prompt.", "a prompt", "prompt"}};
+    for (int i = 0; i < neb__st_count(st); i++) {
         const char *name = neb__st_at(st, i)->name;
-        const bool adapter = strstr(name, ".adapter.") != NULL;
-        if (!(adapter ? adapters : prefixes && strstr(name, ".prefix.")) || !matches(match, name)) continue;
-        return neb__fail(
-            NEB_ERR_CONFIG,
-            "the model in %s has %s (%s), which this one lacks: it would compute something else; "
-            "choose a method with %s here, too",
-            f->path, adapter ? "adapters" : "prefixes", name, adapter ? "adapter" : "prefix");
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            if (!kinds[k].lost || !strstr(name, kinds[k].part) || !matches(match, name)) continue;
+            return neb__fail(
+                NEB_ERR_CONFIG,
+                "the model in %s has %s (%s), which this one lacks: it would compute something else; "
+                "choose a method with %s here, too",
+                f->path, kinds[k].what, name, kinds[k].method);
+        }
     }
     return NEB_OK;
 }
@@ -172,12 +233,18 @@ static neb_status load_all(struct neb_st *st, const struct neb_model_yaml *f, st
         const char *name = neb__folder_name(m, p);
         if (!name || !matches(match, name)) continue;
         const struct neb_st_tensor *t = neb__st_find(st, name);
+        if (!t && neb__dora_is_length(name)) continue;
         if (!t && all) return neb__fail(NEB_ERR_NOTFOUND, "%s has no parameter '%s'", f->path, name);
         if (!t) continue;
         NEB_TRY(load_one(st, &peft, t, m, p));
         n++;
     }
     *loaded = n;
+    for (int i = 0; i < neb_params_count(m->params); i++) { /* lengths of weights that are known now */
+        neb_param *p = neb_params_at(m->params, i);
+        const char *name = neb__folder_name(m, p);
+        if (name && neb__dora_is_length(name) && !neb__st_find(st, name)) NEB_TRY(neb__dora_fill(m, p));
+    }
     return n && matches(match, "encoder.embed.position.weight") ? fold_segment(st, m) : NEB_OK;
 }
 

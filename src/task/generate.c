@@ -84,7 +84,8 @@ static neb_status prepare(struct neb_generator *g)
         return neb__fail(
             NEB_ERR_CONFIG, "the model in %s does not continue texts: it is not a decoder with a tokenizer%s",
             m->folder.path, a->kind == NEB_ENCODER_DECODER ? "; `nebula-i translate` uses it" : "");
-    g->longest = (int32_t)(a->max_positions < MOST ? a->max_positions : MOST);
+    const int64_t most = a->max_positions - m->model->peft.prompt_length;
+    g->longest = (int32_t)(most < MOST ? most : MOST);
     g->begin = neb__tok_special(m->tok, NEB_TOK_BOS);
     g->end = neb__tok_special(m->tok, NEB_TOK_EOS);
     g->starts = !strcmp(g->c.start, "auto") ? neb__tok_adds_start(m->tok) : !strcmp(g->c.start, "yes");

@@ -102,6 +102,8 @@ const char *neb__hf_activation_name(const struct neb_model_config *m);
 
 /* As which of theirs a model folder of ours goes out. NEB_ERR_UNSUPPORTED names what has no counterpart. */
 neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out);
+/* The same without what its peft method adds. */
+neb_status neb__hf_kind_of_base(const struct neb_model_yaml *f, enum neb_hf_kind *out);
 
 /* ---- hf_files.c: the tensors of a folder -------------------------------------------------------------------- */
 

@@ -53,7 +53,7 @@ static bool like_llama(const struct neb_arch *a)
 static const char *misfit(const struct neb_model_config *m, const struct neb_arch *a,
                           const struct neb_peft *p, const char *method, const char **value)
 {
-    const struct wrong all[] = {{p->adapter || p->prefix, "peft.method", method}};
+    const struct wrong all[] = {{p->adapter || p->prefix || p->prompt, "peft.method", method}};
     const bool marian = a->positions == NEB_POSITIONS_SINUSOIDAL,
                m2m100 = a->positions == NEB_POSITIONS_FAIRSEQ;
     const struct wrong seq2seq[] = {
@@ -101,13 +101,14 @@ bool neb__hf_exports(const struct neb_model_config *m, const struct neb_peft_con
            !misfit(m, &a, &p, peft->method, &value);
 }
 
-neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out)
+static neb_status kind_of(const struct neb_model_yaml *f, bool base, enum neb_hf_kind *out)
 {
     const struct neb_model_config *m = &f->model;
     struct neb_arch a;
     struct neb_peft p;
     NEB_TRY(neb__model_config_check(m, &a));
     NEB_TRY(neb__peft_config_check(&f->peft, &p));
+    if (base) p = (struct neb_peft){.full = true};
     const char *value, *option = misfit(m, &a, &p, f->peft.method, &value);
     if (option)
         return neb__fail(NEB_ERR_UNSUPPORTED,
@@ -127,6 +128,16 @@ neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out
     if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_FAIRSEQ) kind = NEB_HF_M2M100;
     *out = kind;
     return NEB_OK;
+}
+
+neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out)
+{
+    return kind_of(f, false, out);
+}
+
+neb_status neb__hf_kind_of_base(const struct neb_model_yaml *f, enum neb_hf_kind *out)
+{
+    return kind_of(f, true, out);
 }
 
 static neb_status choose_kind(struct export *e)

@@ -1,4 +1,4 @@
-/* hf_peft.c: LoRA as the peft library stores it, on its way out.
+/* hf_peft.c: LoRA, DoRA, IA3 and prompts as the peft library stores them, on their way out.
  *
  * There every matrix has a pair of its own: q_proj, k_proj and v_proj apart. A pair of ours belongs to one such matrix, or
  * to a fused weight (qkv). A fused pair goes out as three that share their first matrix, which computes the same.
@@ -23,79 +23,114 @@ struct adapter_out {
     struct neb_st *st;
     struct neb_st_tensor *list;
     char (*names)[NEB_HF_NAME];
-    uint8_t *has; /* (all.n) */
+    uint8_t *has; /* (all.n) a bit of enum neb_hf_added */
     int n;
+    bool ia3, prompt; /* else LoRA */
 };
 
-static neb_status check_out(const struct adapter_out *e)
+static neb_status check_out(struct adapter_out *e)
 {
     struct neb_peft p;
     NEB_TRY(neb__peft_config_check(&e->folder.peft, &p));
-    if (!p.lora || p.adapter || p.prefix || p.bias || (p.train && *p.train))
-        return neb__fail(
-            NEB_ERR_UNSUPPORTED,
-            "%s: only LoRA alone goes out as an adapter, not peft.method %s%s; `nebula-i export` without "
-            "--adapter writes the whole model",
-            e->folder.path, e->folder.peft.method, p.train && *p.train ? " with peft.train" : "");
+    e->ia3 = p.ia3;
+    e->prompt = p.prompt;
+    if (p.lora + p.ia3 + p.prompt != 1 || p.adapter || p.prefix || p.bias || (p.train && *p.train))
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "%s: only LoRA, IA3 or a prompt alone goes out as an adapter, not peft.method %s%s; "
+                         "`nebula-i export` without --adapter writes the whole model",
+                         e->folder.path, e->folder.peft.method,
+                         p.train && *p.train ? " with peft.train" : "");
     return NEB_OK;
 }
 
+/* Rows [first, first + shape[0]) of t, in the shape that they have there. */
 static void put(struct adapter_out *e, const struct neb_st_tensor *t, const struct neb_hf_matrix *m,
-                char which, int64_t first, int64_t rows)
+                const char *end, int64_t first, int rank, const int64_t shape[2])
 {
-    const int64_t cols = t->shape[1];
+    const int64_t width = rank > 1 ? shape[1] : 1;
     const size_t each = neb__st_type_size(t->type);
-    snprintf(e->names[e->n], NEB_HF_NAME, "%s%.200s.lora_%c.weight", NEB_HF_ADAPTER_LEAD, m->theirs, which);
+    snprintf(e->names[e->n], NEB_HF_NAME, "%s%.200s.%s", NEB_HF_ADAPTER_LEAD, m->theirs, end);
     e->list[e->n] = (struct neb_st_tensor){.name = e->names[e->n],
                                            .type = t->type,
-                                           .rank = 2,
-                                           .shape = {rows, cols},
-                                           .data = (const uint8_t *)t->data + (size_t)(first * cols) * each,
-                                           .size = (uint64_t)(rows * cols) * each};
+                                           .rank = rank,
+                                           .shape = {shape[0], width},
+                                           .data = (const uint8_t *)t->data + (size_t)(first * width) * each,
+                                           .size = (uint64_t)(shape[0] * width) * each};
     e->n++;
 }
 
-/* The pair of a matrix: its own, or its rows of the fused one. */
+/* What our matrix has under `which`: its own tensor, or the fused weight's. *first: where its rows begin. */
+static const struct neb_st_tensor *find(const struct adapter_out *e, const struct neb_hf_matrix *m,
+                                        const char *which, int64_t *first)
+{
+    char name[NEB_HF_NAME + 16];
+    snprintf(name, sizeof name, "%s.%s", m->ours, which);
+    const struct neb_st_tensor *t = neb__st_find(e->st, name);
+    *first = 0;
+    if (t && strcmp(m->ours, m->fused)) return t;
+    snprintf(name, sizeof name, "%s.%s", m->fused, which);
+    *first = m->first;
+    return neb__st_find(e->st, name);
+}
+
+static bool is_vector(const struct neb_st_tensor *t, int64_t least)
+{
+    return t->rank == 1 && t->shape[0] >= least;
+}
+
+/* The pair of a matrix, its own or its rows of the fused one, and DoRA's lengths. */
 static neb_status put_pair(struct adapter_out *e, int i)
 {
     const struct neb_hf_matrix *m = &e->all.list[i];
-    char name[2][NEB_HF_NAME + 16];
-    const struct neb_st_tensor *t[2];
-    bool own = true;
-    for (int fused = 0; fused < 2; fused++) {
-        for (int k = 0; k < 2; k++) {
-            snprintf(name[k], sizeof name[k], "%s.lora.%c", fused ? m->fused : m->ours, "ab"[k]);
-            t[k] = neb__st_find(e->st, name[k]);
-        }
-        own = !fused && strcmp(m->ours, m->fused);
-        if (t[0] || t[1]) break;
-    }
-    if (!t[0] && !t[1]) return NEB_OK;
-    const int64_t first = own ? 0 : m->first;
-    if (!t[0] || !t[1] || t[0]->rank != 2 || t[1]->rank != 2 || t[0]->shape[1] != m->cols ||
-        t[1]->shape[0] < first + m->rows || t[0]->shape[0] != t[1]->shape[1])
+    int64_t first, unused;
+    const struct neb_st_tensor *a = find(e, m, "lora.a", &unused), *b = find(e, m, "lora.b", &first),
+                               *length = find(e, m, "lora.m", &unused);
+    if (!a && !b) return NEB_OK;
+    if (!a || !b || a->rank != 2 || b->rank != 2 || a->shape[1] != m->cols || b->shape[0] < first + m->rows ||
+        a->shape[0] != b->shape[1] || (length && !is_vector(length, first + m->rows)))
         return neb__fail(NEB_ERR_CORRUPT, "the LoRA matrices of %s do not fit", m->ours);
-    put(e, t[0], m, 'A', 0, t[0]->shape[0]);
-    put(e, t[1], m, 'B', first, m->rows);
-    e->has[i] = 1;
+    put(e, a, m, "lora_A.weight", 0, 2, a->shape);
+    put(e, b, m, "lora_B.weight", first, 2, (int64_t[]){m->rows, b->shape[1]});
+    if (length) put(e, length, m, "lora_magnitude_vector", first, 1, (int64_t[]){m->rows, 1});
+    e->has[i] = NEB_HF_LORA_A;
     return NEB_OK;
 }
 
-/* The short name (q_proj) where every matrix of that name has LoRA, else the long one. */
+/* Factors of the outputs are a column there, those of the inputs a row. A matrix has one of both. */
+static neb_status put_factors(struct adapter_out *e, int i)
+{
+    const struct neb_hf_matrix *m = &e->all.list[i];
+    int64_t first, unused;
+    const struct neb_st_tensor *in = find(e, m, "ia3.in", &unused), *out = find(e, m, "ia3.out", &first);
+    if (in && out)
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "%s has factors for its inputs and for its outputs; the peft library knows one of both", m->ours);
+    if ((in && (in->rank != 1 || in->shape[0] != m->cols)) || (out && !is_vector(out, first + m->rows)))
+        return neb__fail(NEB_ERR_CORRUPT, "the IA3 factors of %s do not fit", m->ours);
+    if (in) put(e, in, m, "ia3_l", 0, 2, (int64_t[]){1, m->cols});
+    if (out) put(e, out, m, "ia3_l", first, 2, (int64_t[]){m->rows, 1});
+    if (in) e->has[i] = NEB_HF_IA3_IN;
+    if (out) e->has[i] = NEB_HF_IA3_OUT;
+    return NEB_OK;
+}
+
+/* The short name (q_proj) where every matrix of that name has the same, else the long one. */
 static bool all_have(const struct adapter_out *e, int i)
 {
     for (int k = 0; k < e->all.n; k++)
-        if (!e->has[k] &&
+        if (e->has[k] != e->has[i] &&
             !strcmp(neb__hf_last_word(e->all.list[k].theirs), neb__hf_last_word(e->all.list[i].theirs)))
             return false;
     return true;
 }
 
-static json_t *targets(const struct adapter_out *e)
+/* Names of the matrices that have one of the bits. */
+static json_t *targets(const struct adapter_out *e, int bits)
 {
     json_t *list = json_array();
     for (int i = 0; list && i < e->all.n; i++) {
-        if (!e->has[i]) continue;
+        if (!(e->has[i] & bits)) continue;
         const char *name = all_have(e, i) ? neb__hf_last_word(e->all.list[i].theirs) : e->all.list[i].theirs;
         bool there = false;
         for (size_t k = 0; k < json_array_size(list); k++)
@@ -105,18 +140,42 @@ static json_t *targets(const struct adapter_out *e)
     return list;
 }
 
-static neb_status write_config(const struct adapter_out *e, const char *to)
+static json_t *lora_config(const struct adapter_out *e, const char *task)
 {
     const struct neb_peft_config *p = &e->folder.peft;
+    return json_pack("{s:s, s:s, s:I, s:f, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:s, s:n}", "peft_type",
+                     "LORA", "task_type", task, "r", (json_int_t)p->lora_rank, "lora_alpha", p->lora_alpha,
+                     "lora_dropout", p->lora_dropout, "target_modules", targets(e, NEB_HF_LORA_A), "bias",
+                     "none", "use_rslora", 0, "use_dora", (int)p->lora_dora, "fan_in_fan_out",
+                     e->kind == NEB_HF_GPT2, "inference_mode", 1, "init_lora_weights", 1,
+                     "base_model_name_or_path", "", "modules_to_save");
+}
+
+static json_t *ia3_config(const struct adapter_out *e, const char *task)
+{
+    return json_pack("{s:s, s:s, s:o, s:o, s:b, s:b, s:b, s:s, s:n}", "peft_type", "IA3", "task_type", task,
+                     "target_modules", targets(e, NEB_HF_IA3_IN | NEB_HF_IA3_OUT), "feedforward_modules",
+                     targets(e, NEB_HF_IA3_IN), "fan_in_fan_out", e->kind == NEB_HF_GPT2, "inference_mode", 1,
+                     "init_ia3_weights", 1, "base_model_name_or_path", "", "modules_to_save");
+}
+
+static json_t *prompt_config(const struct adapter_out *e)
+{
+    const struct neb_model_config *m = &e->folder.model;
+    return json_pack("{s:s, s:s, s:I, s:I, s:i, s:I, s:I, s:s, s:b, s:s}", "peft_type", "PROMPT_TUNING",
+                     "task_type", "CAUSAL_LM", "num_virtual_tokens", (json_int_t)e->folder.peft.prompt_length,
+                     "token_dim", (json_int_t)m->hidden, "num_transformer_submodules", 1,
+                     "num_attention_heads", (json_int_t)m->heads, "num_layers", (json_int_t)m->layers,
+                     "prompt_tuning_init", "RANDOM", "inference_mode", 1, "base_model_name_or_path", "");
+}
+
+static neb_status write_config(const struct adapter_out *e, const char *to)
+{
     char path[NEB_MODEL_PATH + 64];
     const char *task = neb__hf_is_seq2seq(e->kind) ? "SEQ_2_SEQ_LM" : "CAUSAL_LM";
     if (!neb__hf_has_decoder(e->kind)) task = "FEATURE_EXTRACTION";
-    json_t *j =
-        json_pack("{s:s, s:s, s:I, s:f, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:s, s:n}", "peft_type",
-                  "LORA", "task_type", task, "r", (json_int_t)p->lora_rank, "lora_alpha", p->lora_alpha,
-                  "lora_dropout", p->lora_dropout, "target_modules", targets(e), "bias", "none", "use_rslora",
-                  0, "use_dora", 0, "fan_in_fan_out", e->kind == NEB_HF_GPT2, "inference_mode", 1,
-                  "init_lora_weights", 1, "base_model_name_or_path", "", "modules_to_save");
+    json_t *j = e->prompt ? prompt_config(e) : NULL;
+    if (!e->prompt) j = e->ia3 ? ia3_config(e, task) : lora_config(e, task);
     char *text = j ? json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(j);
     if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for adapter_config.json");
@@ -126,11 +185,11 @@ static neb_status write_config(const struct adapter_out *e, const char *to)
     return status;
 }
 
-/* LoRA that has no place there, such as a head's, must not get lost. */
+/* What has no place there, such as a head's LoRA, must not get lost. */
 static neb_status all_placed(const struct adapter_out *e)
 {
     for (int i = 0; i < neb__st_count(e->st); i++) {
-        const char *name = neb__st_at(e->st, i)->name, *lora = strstr(name, ".lora.");
+        const char *name = neb__st_at(e->st, i)->name, *lora = strstr(name, e->ia3 ? ".ia3." : ".lora.");
         bool placed = !lora;
         for (int k = 0; !placed && k < e->all.n; k++) {
             const struct neb_hf_matrix *m = &e->all.list[k];
@@ -145,22 +204,32 @@ static neb_status all_placed(const struct adapter_out *e)
     return NEB_OK;
 }
 
+static neb_status put_prompt(struct adapter_out *e)
+{
+    const struct neb_st_tensor *t = neb__st_find(e->st, "embed.prompt.weight");
+    if (!t) return neb__fail(NEB_ERR_CORRUPT, "%s has no prompt", e->folder.path);
+    e->list[e->n] = *t;
+    e->list[e->n++].name = "prompt_embeddings";
+    return NEB_OK;
+}
+
 static neb_status write_adapter(struct adapter_out *e, const char *to)
 {
     char path[NEB_MODEL_PATH + 64];
     NEB_TRY(check_out(e));
-    NEB_TRY(neb__hf_kind_of(&e->folder, &e->kind));
+    NEB_TRY(e->prompt ? neb__hf_kind_of_base(&e->folder, &e->kind) : neb__hf_kind_of(&e->folder, &e->kind));
     NEB_TRY(neb__hf_matrices_list(&e->folder, e->kind, &e->all));
     snprintf(path, sizeof path, "%s/model.safetensors", e->folder.path);
     NEB_TRY(neb__st_open(path, &e->st));
-    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, 2 * (size_t)e->all.n);
-    e->names = neb__calloc(2 * (size_t)e->all.n + 1, sizeof *e->names);
+    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, 3 * (size_t)e->all.n);
+    e->names = neb__calloc(3 * (size_t)e->all.n + 1, sizeof *e->names);
     e->has = NEB_NEW_ARRAY(uint8_t, (size_t)e->all.n + 1);
     if (!e->list || !e->names || !e->has) return neb__fail(NEB_ERR_NOMEM, "out of memory for an adapter");
-    for (int i = 0; i < e->all.n; i++) NEB_TRY(put_pair(e, i));
+    if (e->prompt) NEB_TRY(put_prompt(e));
+    for (int i = 0; !e->prompt && i < e->all.n; i++) NEB_TRY(e->ia3 ? put_factors(e, i) : put_pair(e, i));
     if (!e->n)
-        return neb__fail(NEB_ERR_UNSUPPORTED, "%s has no LoRA in a layer that the peft library could name",
-                         e->folder.path);
+        return neb__fail(NEB_ERR_UNSUPPORTED, "%s has no %s in a layer that the peft library could name",
+                         e->folder.path, e->ia3 ? "IA3" : "LoRA");
     NEB_TRY(all_placed(e));
     NEB_TRY(neb__file_make_dir(to, 0755));
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", to);

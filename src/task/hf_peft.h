@@ -9,6 +9,15 @@ enum { NEB_HF_NAME = 256 };
 /* What stands before their names. */
 #define NEB_HF_ADAPTER_LEAD "base_model.model."
 
+/* What a method adds to a matrix, as bits. */
+enum neb_hf_added {
+    NEB_HF_LORA_A = 1,
+    NEB_HF_LORA_B = 2,
+    NEB_HF_LORA_M = 4, /* DoRA's lengths */
+    NEB_HF_IA3_IN = 8,
+    NEB_HF_IA3_OUT = 16,
+};
+
 struct neb_hf_matrix {
     char ours[NEB_HF_NAME], theirs[NEB_HF_NAME]; /* without .weight, and without .lora.a and the like */
     char fused[NEB_HF_NAME];                     /* ours: the weight that it is a part of, or itself */

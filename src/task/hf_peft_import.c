@@ -1,6 +1,7 @@
 /* hf_peft_import.c: an adapter of the peft library and a base model become one model folder.
  *
- * The adapter's tensors say which matrices have LoRA; adapter_config.json says how it counts. Everything there that would
+ * A prompt is one table. Otherwise the adapter's tensors say which matrices have LoRA (with DoRA's lengths) or IA3's factors, and whether these belong to inputs
+ * or to outputs; adapter_config.json says how LoRA counts. Everything there that would
  * change a number and is not known here is refused by its name. Weights are taken from the mapped files as they are. */
 #include "task/hf_peft.h"
 #include "base/file.h"
@@ -23,8 +24,10 @@ struct adapter_in {
     struct neb_st *base, *adapter;
     struct neb_st_tensor *list;
     char (*names)[NEB_HF_NAME];
-    uint8_t *has; /* (all.n) 1: lora_A, 2: lora_B */
+    uint8_t *has; /* (all.n) bits of enum neb_hf_added */
     int n;
+    bool ia3, dora, prompt; /* else LoRA alone */
+    int64_t tokens;         /* of the prompt */
     int64_t rank;
     double alpha, dropout;
 };
@@ -47,6 +50,18 @@ static bool is_harmless(const char *key)
                                         "target_modules",
                                         "bias",
                                         "use_rslora",
+                                        "use_dora",
+                                        "feedforward_modules",
+                                        "init_ia3_weights",
+                                        "num_virtual_tokens",
+                                        "token_dim",
+                                        "num_transformer_submodules",
+                                        "num_attention_heads",
+                                        "num_layers",
+                                        "prompt_tuning_init",
+                                        "prompt_tuning_init_text",
+                                        "tokenizer_name_or_path",
+                                        "tokenizer_kwargs",
                                         "fan_in_fan_out",
                                         "inference_mode",
                                         "init_lora_weights",
@@ -70,12 +85,26 @@ static bool is_harmless(const char *key)
     return false;
 }
 
+/* The sizes are those of the base; how the prompt began does not matter any more. */
+static neb_status read_prompt_config(const json_t *j, struct adapter_in *e)
+{
+    int64_t submodules;
+    NEB_TRY(neb__hf_whole(j, "num_virtual_tokens", -1, &e->tokens));
+    NEB_TRY(neb__hf_whole(j, "num_transformer_submodules", 1, &submodules));
+    if (e->tokens < 1 || e->tokens > 1 << 16) return refuse("num_virtual_tokens", "is not from 1 to 65536");
+    if (submodules != 1) return refuse("num_transformer_submodules", "only 1 is supported");
+    return NEB_OK;
+}
+
 static neb_status read_object(const json_t *j, struct adapter_in *e)
 {
     const char *key, *type = json_string_value(json_object_get(j, "peft_type"));
     const char *bias = json_string_value(json_object_get(j, "bias"));
     json_t *value;
-    if (!type || strcmp(type, "LORA")) return refuse("peft_type", "only LORA is supported");
+    e->ia3 = type && !strcmp(type, "IA3");
+    e->prompt = type && !strcmp(type, "PROMPT_TUNING");
+    if (!type || (strcmp(type, "LORA") && !e->ia3 && !e->prompt))
+        return refuse("peft_type", "only LORA, IA3 and PROMPT_TUNING are supported");
     if (bias && strcmp(bias, "none")) return refuse("bias", "only none is supported");
     json_object_foreach((json_t *)(uintptr_t)j, key, value)
     {
@@ -85,6 +114,9 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
         if (!off && !is_harmless(key))
             return refuse(key, "is not known here and may change what is computed");
     }
+    if (e->ia3) return NEB_OK;
+    if (e->prompt) return read_prompt_config(j, e);
+    e->dora = json_is_true(json_object_get(j, "use_dora"));
     NEB_TRY(neb__hf_whole(j, "r", -1, &e->rank));
     NEB_TRY(neb__hf_real(j, "lora_alpha", 8, &e->alpha)); /* the library's default */
     NEB_TRY(neb__hf_real(j, "lora_dropout", 0, &e->dropout));
@@ -113,42 +145,108 @@ static neb_status read_config(struct adapter_in *e)
 
 /* ---- tensors -------------------------------------------------------------------------------------------------------- */
 
-/* The matrix that a tensor's name names; which: 'A' or 'B'. */
-static int matrix_of(const struct adapter_in *e, const char *name, char *which)
+/* What a tensor's name ends in, and what it is. */
+static const struct ending {
+    const char *text, *ours;
+    enum neb_hf_added what;
+} endings[] = {{".lora_A.weight", "lora.a", NEB_HF_LORA_A},
+               {".lora_B.weight", "lora.b", NEB_HF_LORA_B},
+               {".lora_magnitude_vector", "lora.m", NEB_HF_LORA_M},
+               {".lora_magnitude_vector.weight", "lora.m", NEB_HF_LORA_M},
+               {".ia3_l", "ia3.out", NEB_HF_IA3_OUT}};
+
+/* The matrix that a tensor's name names, and what it adds to it; -1: none. */
+static int matrix_of(const struct adapter_in *e, const char *name, const struct ending **end)
 {
     char stem[NEB_HF_NAME];
-    const char *tail = strstr(name, ".lora_");
-    if (strncmp(name, NEB_HF_ADAPTER_LEAD, strlen(NEB_HF_ADAPTER_LEAD)) || !tail) return -1;
-    if ((tail[6] != 'A' && tail[6] != 'B') || strcmp(tail + 7, ".weight")) return -1;
-    *which = tail[6];
-    name += strlen(NEB_HF_ADAPTER_LEAD);
-    snprintf(stem, sizeof stem, "%.*s", (int)(tail - name), name);
+    const size_t lead = strlen(NEB_HF_ADAPTER_LEAD), n = strlen(name);
+    *end = NULL;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const size_t k = strlen(endings[i].text);
+        if (n > lead + k && !strcmp(name + n - k, endings[i].text)) *end = &endings[i];
+    }
+    if (strncmp(name, NEB_HF_ADAPTER_LEAD, lead) || !*end) return -1;
+    if (((*end)->what == NEB_HF_IA3_OUT) != e->ia3 || ((*end)->what == NEB_HF_LORA_M && !e->dora)) return -1;
+    snprintf(stem, sizeof stem, "%.*s", (int)(n - lead - strlen((*end)->text)), name + lead);
     for (int i = 0; i < e->all.n; i++)
         if (!strcmp(e->all.list[i].theirs, stem)) return i;
     return -1;
 }
 
-static neb_status take(struct adapter_in *e, const struct neb_st_tensor *t)
+/* The shape that a tensor must have. IA3's factors of the inputs are a row, those of the outputs a column; vectors have one
+ * dimension here. */
+static void wanted_shape(const struct adapter_in *e, const struct neb_hf_matrix *m,
+                         const struct neb_st_tensor *t, enum neb_hf_added *what, int64_t want[2])
 {
-    char which = 0;
-    const int i = matrix_of(e, t->name, &which);
-    if (i < 0)
-        return neb__fail(NEB_ERR_NOTFOUND,
-                         "%s: '%.150s' is not LoRA of a linear layer that the base model has", e->from,
-                         t->name);
-    const struct neb_hf_matrix *m = &e->all.list[i];
-    const int64_t rows = which == 'A' ? e->rank : m->rows, cols = which == 'A' ? m->cols : e->rank;
-    if (t->rank != 2 || t->shape[0] != rows || t->shape[1] != cols)
-        return neb__fail(NEB_ERR_SHAPE,
-                         "%.150s is %" PRId64 " x %" PRId64 "; %" PRId64 " x %" PRId64 " is needed", t->name,
-                         t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, rows, cols);
+    const bool row = *what == NEB_HF_IA3_OUT && t->rank == 2 && t->shape[0] == 1 && m->rows != 1;
+    if (row) *what = NEB_HF_IA3_IN;
+    want[0] = *what == NEB_HF_LORA_A ? e->rank : m->rows;
+    want[1] = 1;
+    if (*what == NEB_HF_LORA_A || *what == NEB_HF_IA3_IN) want[1] = m->cols;
+    if (*what == NEB_HF_IA3_IN) want[0] = 1;
+    if (*what == NEB_HF_LORA_B) want[1] = e->rank;
+}
+
+static neb_status take_prompt(struct adapter_in *e, const struct neb_st_tensor *t)
+{
+    struct neb_arch a;
+    NEB_TRY(neb__model_config_check(&e->folder.model, &a));
+    if (strcmp(t->name, "prompt_embeddings") || e->n)
+        return neb__fail(NEB_ERR_NOTFOUND, "%s: '%.150s' is no prompt", e->from, t->name);
+    if (t->rank != 2 || t->shape[0] != e->tokens || t->shape[1] != a.embedding)
+        return neb__fail(
+            NEB_ERR_SHAPE,
+            "prompt_embeddings is %" PRId64 " x %" PRId64 "; %" PRId64 " x %" PRId64 " is needed",
+            t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, e->tokens, a.embedding);
     if (t->type != NEB_ST_F32 && t->type != NEB_ST_F16 && t->type != NEB_ST_BF16)
         return neb__fail(NEB_ERR_DTYPE, "%.150s has type %s", t->name, neb__st_type_name(t->type));
-    snprintf(e->names[e->n], NEB_HF_NAME, "%.200s.lora.%c", m->ours, which == 'A' ? 'a' : 'b');
+    e->list[e->n] = *t;
+    e->list[e->n++].name = "embed.prompt.weight";
+    return NEB_OK;
+}
+
+static neb_status take(struct adapter_in *e, const struct neb_st_tensor *t)
+{
+    const struct ending *end;
+    if (e->prompt) return take_prompt(e, t);
+    const int i = matrix_of(e, t->name, &end);
+    int64_t want[2];
+    if (i < 0)
+        return neb__fail(NEB_ERR_NOTFOUND, "%s: '%.150s' is not %s of a linear layer that the base model has",
+                         e->from, t->name, e->ia3 ? "IA3" : "LoRA");
+    const struct neb_hf_matrix *m = &e->all.list[i];
+    enum neb_hf_added what = end->what;
+    wanted_shape(e, m, t, &what, want);
+    const int64_t rows = t->rank > 0 ? t->shape[0] : 0, cols = t->rank > 1 ? t->shape[1] : 1;
+    if (t->rank < 1 || t->rank > 2 || rows != want[0] || cols != want[1])
+        return neb__fail(NEB_ERR_SHAPE,
+                         "%.150s is %" PRId64 " x %" PRId64 "; %" PRId64 " x %" PRId64 " is needed", t->name,
+                         rows, cols, want[0], want[1]);
+    if (t->type != NEB_ST_F32 && t->type != NEB_ST_F16 && t->type != NEB_ST_BF16)
+        return neb__fail(NEB_ERR_DTYPE, "%.150s has type %s", t->name, neb__st_type_name(t->type));
+    if (e->has[i] & (uint8_t)what)
+        return neb__fail(NEB_ERR_CORRUPT, "%s: '%.150s' is there twice", e->from, t->name);
+    snprintf(e->names[e->n], NEB_HF_NAME, "%.200s.%s", m->ours, what == NEB_HF_IA3_IN ? "ia3.in" : end->ours);
     e->list[e->n] = *t;
     e->list[e->n].name = e->names[e->n];
+    if (what & (NEB_HF_LORA_M | NEB_HF_IA3_IN | NEB_HF_IA3_OUT)) {
+        e->list[e->n].rank = 1;
+        e->list[e->n].shape[0] = rows * cols;
+    }
     e->n++;
-    e->has[i] |= which == 'A' ? 1 : 2;
+    e->has[i] |= (uint8_t)what;
+    return NEB_OK;
+}
+
+/* LoRA's matrices come in pairs, DoRA's with a vector. */
+static neb_status check_complete(const struct adapter_in *e)
+{
+    const uint8_t all = NEB_HF_LORA_A | NEB_HF_LORA_B | (e->dora ? NEB_HF_LORA_M : 0);
+    for (int i = 0; !e->ia3 && !e->prompt && i < e->all.n; i++)
+        if (e->has[i] && e->has[i] != all)
+            return neb__fail(NEB_ERR_CORRUPT, "%s: %s lacks one of its %s", e->from, e->all.list[i].theirs,
+                             e->dora ? "two LoRA matrices and their magnitudes" : "two LoRA matrices");
+    if (!e->n) return neb__fail(NEB_ERR_CORRUPT, "%s: the adapter is empty", e->from);
     return NEB_OK;
 }
 
@@ -160,11 +258,7 @@ static neb_status take_all(struct adapter_in *e)
     e->has = NEB_NEW_ARRAY(uint8_t, (size_t)e->all.n + 1);
     if (!e->list || !e->names || !e->has) return neb__fail(NEB_ERR_NOMEM, "out of memory for an adapter");
     for (int i = 0; i < added; i++) NEB_TRY(take(e, neb__st_at(e->adapter, i)));
-    for (int i = 0; i < e->all.n; i++)
-        if (e->has[i] == 1 || e->has[i] == 2)
-            return neb__fail(NEB_ERR_CORRUPT, "%s: %s has one LoRA matrix instead of two", e->from,
-                             e->all.list[i].theirs);
-    if (!e->n) return neb__fail(NEB_ERR_CORRUPT, "%s: the adapter is empty", e->from);
+    NEB_TRY(check_complete(e));
     for (int i = 0; i < base; i++) e->list[e->n++] = *neb__st_at(e->base, i);
     return NEB_OK;
 }
@@ -179,23 +273,25 @@ static const char *last_two(const char *name)
     return at;
 }
 
-static bool all_have(const struct adapter_in *e, int i)
+static bool all_have(const struct adapter_in *e, int i, enum neb_hf_added what)
 {
     for (int k = 0; k < e->all.n; k++)
-        if (!e->has[k] && !strcmp(last_two(e->all.list[k].ours), last_two(e->all.list[i].ours))) return false;
+        if (!(e->has[k] & what) && !strcmp(last_two(e->all.list[k].ours), last_two(e->all.list[i].ours)))
+            return false;
     return true;
 }
 
-/* Patterns that choose just these matrices: *.attention.q where all layers have it, else the whole name. */
-static neb_status list_patterns(const struct adapter_in *e, struct neb_buf *out)
+/* Patterns that choose just the matrices that have it: *.attention.q where all layers do, else the whole name. */
+static neb_status list_patterns(const struct adapter_in *e, enum neb_hf_added what, struct neb_buf *out)
 {
     for (int i = 0; i < e->all.n; i++) {
         char pattern[NEB_HF_NAME + 8];
         bool there = false;
-        if (!e->has[i]) continue;
-        const bool wide = all_have(e, i);
+        if (!(e->has[i] & what)) continue;
+        const bool wide = all_have(e, i, what);
         for (int k = 0; wide && k < i && !there; k++)
-            there = e->has[k] && !strcmp(last_two(e->all.list[k].ours), last_two(e->all.list[i].ours));
+            there =
+                (e->has[k] & what) && !strcmp(last_two(e->all.list[k].ours), last_two(e->all.list[i].ours));
         if (there) continue;
         snprintf(pattern, sizeof pattern, "%s%s", wide ? "*." : "",
                  wide ? last_two(e->all.list[i].ours) : e->all.list[i].ours);
@@ -204,19 +300,32 @@ static neb_status list_patterns(const struct adapter_in *e, struct neb_buf *out)
     return neb__buf_append(out, "", 1);
 }
 
-static neb_status set_peft(struct adapter_in *e)
+static neb_status set_patterns(struct adapter_in *e, const char *option, enum neb_hf_added what)
 {
     struct neb_buf on;
     neb__buf_init(&on, MAX_ON);
-    neb_status status = list_patterns(e, &on);
-    if (status == NEB_OK) status = neb__opts_set(neb__peft_options, &e->folder.peft, "method", "lora");
+    neb_status status = list_patterns(e, what, &on);
     if (status == NEB_OK)
-        status = neb__opts_set(neb__peft_options, &e->folder.peft, "lora_on", (const char *)on.data);
+        status = neb__opts_set(neb__peft_options, &e->folder.peft, option, (const char *)on.data);
     neb__buf_free(&on);
+    return status;
+}
+
+static neb_status set_peft(struct adapter_in *e)
+{
+    const char *method = e->ia3 ? "ia3" : "lora";
+    NEB_TRY(neb__opts_set(neb__peft_options, &e->folder.peft, "method", e->prompt ? "prompt" : method));
+    if (e->prompt) e->folder.peft.prompt_length = e->tokens;
+    if (e->prompt) return NEB_OK;
+    if (e->ia3) {
+        NEB_TRY(set_patterns(e, "ia3_on", NEB_HF_IA3_OUT));
+        return set_patterns(e, "ia3_in", NEB_HF_IA3_IN);
+    }
     e->folder.peft.lora_rank = e->rank;
     e->folder.peft.lora_alpha = e->alpha;
     e->folder.peft.lora_dropout = e->dropout;
-    return status;
+    e->folder.peft.lora_dora = e->dora;
+    return set_patterns(e, "lora_on", NEB_HF_LORA_A);
 }
 
 /* The model that the folder now describes has just these parameters. */

@@ -218,7 +218,7 @@ static neb_status make(struct neb_work *w, struct neb_model *m, struct making *a
 
 static int32_t room_for(const struct neb_model *m, int32_t prompt)
 {
-    int64_t room = m->arch.max_positions - prompt;
+    int64_t room = m->arch.max_positions - m->peft.prompt_length - prompt;
     return (int32_t)(room < MADE ? room : MADE);
 }
 

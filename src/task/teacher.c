@@ -174,7 +174,7 @@ static neb_status make_room(struct teacher *c, neb_device *device,
 {
     struct neb_model_input_limits l = *limits;
     struct neb_device_info info;
-    l.prefix = (int32_t)c->model.model->peft.prefix_length;
+    neb__model_input_fit(c->model.model, &l);
     if (!c->wants_logits) l.rows[1] = 0, l.targets = 0;
     c->on_device = c->wants_logits && neb__device_has_topk(device) && c->k <= DEVICE_K && 2 * c->k < c->vocab;
     neb_device_get_info(device, &info);

@@ -103,7 +103,7 @@ static neb_status largest(struct neb_work *w, struct neb_model_input_limits *l)
 
 static neb_status make_inputs(struct neb_work *w, struct neb_model_input_limits l)
 {
-    l.prefix = (int32_t)(w->model ? w->model : w->generator)->peft.prefix_length;
+    neb__model_input_fit(w->model ? w->model : w->generator, &l);
     NEB_TRY(neb__model_input_create(w->dev, &l, &w->input));
     return w->steps->make_inputs ? w->steps->make_inputs(w, &l) : NEB_OK;
 }

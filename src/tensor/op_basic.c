@@ -6,10 +6,10 @@
 
 /* ---- embeddings ---------------------------------------------------------------------------------------- */
 
-/* Of a table that several processes share out. */
+/* The id of a table's first row: of one that several processes share out, or of one whose ids begin elsewhere. */
 static int64_t first_row(const neb_param *p)
 {
-    return p->split == NEB_SPLIT_ROW && p->parts ? p->part_first[0] : 0;
+    return p->split == NEB_SPLIT_ROW && p->parts ? p->part_first[0] : p->first_id;
 }
 
 neb_tensor *neb_op_embed(neb_tape *t, int n, neb_param *const *tables, neb_tensor *const *ids, float scale)

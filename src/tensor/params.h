@@ -32,6 +32,7 @@ struct neb_param {
     bool elsewhere;       /* nothing of it is here */
     bool counted;         /* this process is the one that counts it: in the norm, in a checkpoint */
     bool partial;         /* its gradient is a part of a sum over the team (team.h) */
+    int64_t first_id;     /* as a table: the id of its first row */
     neb_split split;
     bool hidden;          /* a weight between hidden states */
     bool taken_as_matrix; /* by an optimizer: ranks do not share it out in pieces (matrices.h) */

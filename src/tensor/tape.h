@@ -46,7 +46,7 @@ struct neb_node {
     uint8_t n_in, n_out;
     bool flag[3];
     neb_tensor *in[NEB_NODE_IN], *out[NEB_NODE_OUT], *saved[NEB_NODE_SAVED];
-    neb_param *param[3];
+    neb_param *param[4];
     int64_t i[6];
     float f[4];
     uint32_t drop_op;
@@ -254,7 +254,9 @@ enum neb_op_code {
     X(swiglu)      \
     X(copy)        \
     X(gather)      \
-    X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight) X(stage_in) X(stage_out) X(enter) X(leave)
+    X(scatter)     \
+    X(pool)        \
+    X(rope) X(attention) X(recompute) X(weight) X(stage_in) X(stage_out) X(enter) X(leave) X(scale_columns)
 #define NEB__X(name) NEB_OPCODE_##name,
     NEB_OPS(NEB__X)
 #undef NEB__X

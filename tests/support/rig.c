@@ -68,7 +68,8 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
     NEB_TRY(neb__model_ready(r->model));
     NEB_TRY(neb_tape_create(r->device, r->params, &r->tape));
     struct neb_model_input_limits limits = {
-        .rows = {64, 64}, .seqs = 8, .targets = 64, .prefix = (int32_t)r->model->peft.prefix_length};
+        .rows = {64, r->model->peft.prompt ? 0 : 64}, .seqs = 8, .targets = 64};
+    neb__model_input_fit(r->model, &limits);
     NEB_TRY(neb__model_input_create(r->device, &limits, &r->feed));
     struct neb_optimizer_config o = neb_optimizer_defaults();
     o.kind = rig_optimizer;
