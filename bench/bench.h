@@ -29,6 +29,7 @@ struct neb_bench {
     X(link)            \
     X(muon)            \
     X(parallel)        \
+    X(pipeline)        \
     X(replica_quality) \
     X(round)           \
     X(streams)         \

@@ -1,4 +1,4 @@
-/* test_codec_stream.c: entropy coder, token ids, top-k log-probabilities, hidden states. */
+/* test_codec_stream.c: entropy coder, token ids, top-k log-probabilities, hidden states, activations. */
 #include "check.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -237,6 +237,85 @@ static void hidden_states(void **state)
     free(x), free(y), free(z);
 }
 
+static double relative_error(const float *x, const float *y, size_t n)
+{
+    double d = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        d += pow((double)x[i] - (double)y[i], 2);
+        all += pow((double)x[i], 2);
+    }
+    return sqrt(d / all);
+}
+
+/* Hidden states have a few columns that are many times as large as the others. */
+static void fill_activations(float *x, size_t rows, size_t width)
+{
+    struct neb_rng rng = {width};
+    for (size_t i = 0; i < rows * width; i++)
+        x[i] = (float)(neb__rng_normal(&rng) * (i % width % 100 == 7 ? 20 : 1));
+}
+
+static void activations(void **state)
+{
+    (void)state;
+    static const size_t widths[] = {1, 16, 31, 64, 100, 128, 200, 768};
+    enum { ROWS = 20 };
+    static float x[ROWS * 768], y[ROWS * 768], z[ROWS * 768];
+    struct neb_buf out, other;
+    neb__buf_init(&out, 1 << 22);
+    neb__buf_init(&other, 1 << 22);
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (int bits = 4; bits <= 32; bits *= 2) {
+            const size_t width = widths[w], n = ROWS * width;
+            fill_activations(x, ROWS, width);
+            neb__buf_clear(&out);
+            assert_ok(neb__activations_encode(x, ROWS, (uint32_t)width, bits, &out));
+            assert_int_equal(out.len, neb__activations_size(ROWS, (uint32_t)width, bits));
+            assert_ok(neb__activations_decode(out.data, out.len, ROWS, (uint32_t)width, y));
+            const double most[] = {[4] = 0.16, [8] = 0.03, [16] = 0.004, [32] = 0};
+            if (relative_error(x, y, n) > most[bits])
+                fail_msg("width %zu, %d bits: an error of %.4f", width, bits, relative_error(x, y, n));
+            if (neb__codec_force("plain") != NEB_OK) continue;
+            neb__buf_clear(&other);
+            assert_ok(neb__activations_encode(x, ROWS, (uint32_t)width, bits, &other));
+            assert_true(other.len == out.len && !memcmp(other.data, out.data, out.len));
+            assert_ok(neb__activations_decode(out.data, out.len, ROWS, (uint32_t)width, z));
+            assert_memory_equal(y, z, n * sizeof *y);
+            assert_ok(neb__codec_force(NULL));
+        }
+    /* without the rotation the large columns would spoil four bits */
+    fill_activations(x, ROWS, 768);
+    neb__buf_clear(&out);
+    neb__buf_clear(&other);
+    assert_ok(neb__activations_encode(x, ROWS, 768, 4, &out));
+    assert_ok(neb__activations_decode(out.data, out.len, ROWS, 768, y));
+    assert_ok(neb__hidden_encode(x, ROWS, 768, 4, &other));
+    assert_ok(neb__hidden_decode(other.data, other.len, ROWS, 768, z));
+    assert_true(relative_error(x, y, ROWS * 768) < 0.5 * relative_error(x, z, ROWS * 768));
+    assert_true(out.len < ROWS * 768 * 4.16 / 8 + 2 * 768 + NEB_STREAM_HEADER);
+    /* what all rows have in common takes no bits */
+    for (size_t i = 0; i < (size_t)ROWS * 768; i++) x[i] = (float)(i % 768 % 13) * 8;
+    neb__buf_clear(&out);
+    assert_ok(neb__activations_encode(x, ROWS, 768, 4, &out));
+    assert_ok(neb__activations_decode(out.data, out.len, ROWS, 768, y));
+    assert_true(relative_error(x, y, ROWS * 768) < 1e-6);
+    /* what is not finite crosses as it is, or not at all */
+    x[5] = NAN;
+    for (int bits = 4; bits <= 32; bits *= 2) {
+        neb__buf_clear(&out);
+        neb_status status = neb__activations_encode(x, 2, 100, bits, &out);
+        assert_status(status, bits < 16 ? NEB_ERR_RANGE : NEB_OK);
+        assert_int_equal(out.len, bits < 16 ? 0 : neb__activations_size(2, 100, bits));
+        if (bits < 16) continue;
+        assert_ok(neb__activations_decode(out.data, out.len, 2, 100, y));
+        assert_true(isnan(y[5]) && isfinite(y[6]));
+        assert_status(neb__activations_decode(out.data, out.len, 2, 101, y), NEB_ERR_CORRUPT);
+        assert_status(neb__activations_decode(out.data, out.len - 1, 2, 100, y), NEB_ERR_CORRUPT);
+    }
+    neb__buf_free(&out);
+    neb__buf_free(&other);
+}
+
 /* A code with any byte changed or cut off anywhere gives a status, nothing else.
  * So does any failing allocation. */
 static void damage_and_lack_of_memory(void **state)
@@ -303,6 +382,7 @@ int main(void)
         cmocka_unit_test(tokens_round_trip),
         cmocka_unit_test(top_k_of_logits),
         cmocka_unit_test(hidden_states),
+        cmocka_unit_test(activations),
         cmocka_unit_test(damage_and_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "run/stream.h"
 
 #include <nebula/nebula.h>
 #include <signal.h>
@@ -87,6 +88,14 @@ static void crosses_in_order(void **state)
     assert_int_equal(st.received, 4);
     assert_true(st.wait_s > 0.6);
     assert_true(st.linked);
+
+    const uint8_t *kept;
+    size_t length;
+    assert_ok(neb_stream_sync(out, 20));
+    assert_ok(neb__stream_recall(out, 3, &kept, &length)); /* the journal has what was put */
+    check_item(3, kept, length);
+    assert_status(neb__stream_recall(out, n + 1, &kept, &length), NEB_ERR_NOTFOUND);
+    assert_ok(neb__stream_allow(out, (uint64_t)5 << 30));
 
     const void *bytes;
     size_t size;

@@ -28,6 +28,11 @@ static size_t decoded_size(const struct neb_stream_info *i)
         if (!i->k && i->columns <= (1u << 20) && (i->bits == 8 || i->bits == 4 || i->bits == 2))
             size = i->rows * i->columns * 4;
         break;
+    case NEB_STREAM_ACTIVATIONS:
+        if (!i->k && i->columns <= (1u << 20) &&
+            (i->bits == 32 || i->bits == 16 || i->bits == 8 || i->bits == 4))
+            size = i->rows * i->columns * 4;
+        break;
     }
     return size <= NEB_STREAM_MAX ? size : SIZE_MAX;
 }
@@ -43,7 +48,7 @@ neb_status neb__stream_peek(const uint8_t *bytes, size_t len, struct neb_stream_
                                 .columns = neb__get32(bytes + 8),
                                 .k = neb__get16(bytes + 12),
                                 .bits = bytes[14]};
-    if (bytes[3] < NEB_STREAM_TOKENS || bytes[3] > NEB_STREAM_HIDDEN || bytes[15])
+    if (bytes[3] < NEB_STREAM_TOKENS || bytes[3] > NEB_STREAM_ACTIVATIONS || bytes[15])
         return neb__quiet(NEB_ERR_CORRUPT, "stream frame of unknown kind %d", bytes[3]);
     i.kind = (enum neb_stream_kind)bytes[3];
     i.decoded = decoded_size(&i);

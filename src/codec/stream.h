@@ -1,4 +1,5 @@
-/* stream.h: the frames of the role-split strategies: token ids, top-k log-probabilities, hidden states.
+/* stream.h: the frames of the strategies that split a job: token ids, top-k log-probabilities, hidden
+ * states, activations.
  *
  * A frame describes itself. `peek` tells the decoded size before anything is decoded. The rest that a frame
  * leaves out is never sent later, so 8 bits are the default everywhere. Every encode appends to `out` and
@@ -15,12 +16,17 @@
 #define NEB_STREAM_HEADER 20
 #define NEB_STREAM_MAX    ((size_t)1 << 28) /* bytes a frame may decode to, and rows it may have */
 
-enum neb_stream_kind { NEB_STREAM_TOKENS = 1, NEB_STREAM_LOGITS = 2, NEB_STREAM_HIDDEN = 3 };
+enum neb_stream_kind {
+    NEB_STREAM_TOKENS = 1,
+    NEB_STREAM_LOGITS = 2,
+    NEB_STREAM_HIDDEN = 3,
+    NEB_STREAM_ACTIVATIONS = 4
+};
 
 struct neb_stream_info {
     enum neb_stream_kind kind;
     size_t rows;      /* tokens: how many */
-    uint32_t columns; /* tokens, logits: size of the vocabulary; hidden: width */
+    uint32_t columns; /* tokens, logits: size of the vocabulary; hidden, activations: width */
     int k;            /* logits: entries of a row, else 0 */
     int bits;         /* of a coded value */
     size_t decoded;   /* bytes the decoder will write, all outputs together */
@@ -51,7 +57,14 @@ neb_status neb__hidden_encode(const float *x, // (rows, width)
                               size_t rows, uint32_t width, int bits, struct neb_buf *out);
 neb_status neb__hidden_decode(const uint8_t *bytes, size_t len, size_t rows, uint32_t width, float *x);
 
-/* ---- shared by the three files ---- */
+/* Hidden states on their way through the layers, and their gradients: 32, 16, 8 or 4 bits a value. An encoder of 8 or 4 bits refuses
+ * values that are not finite (NEB_ERR_RANGE, quiet); the others pass them on. */
+neb_status neb__activations_encode(const float *x, // (rows, width)
+                                   size_t rows, uint32_t width, int bits, struct neb_buf *out);
+neb_status neb__activations_decode(const uint8_t *bytes, size_t len, size_t rows, uint32_t width, float *x);
+size_t neb__activations_size(size_t rows, uint32_t width, int bits); /* bytes of such a frame */
+
+/* ---- shared by the files ---- */
 neb_status neb__stream_begin(struct neb_buf *out, const struct neb_stream_info *info, size_t *start);
 void neb__stream_end(struct neb_buf *out, size_t start); /* fills in the length */
 neb_status neb__stream_expect(const uint8_t *bytes, size_t len, enum neb_stream_kind kind, size_t rows,

@@ -14,8 +14,10 @@
 static const struct neb_opt top_table[] = {
     TOP(name, NEB_OPT_TEXT, "job", NULL, "a name for folders and reports"),
     TOP(task, NEB_OPT_TEXT, "mlm", NULL, "what the model learns; the tasks are listed below"),
-    TOP(strategy, NEB_OPT_TEXT, "auto", NULL, "how several sites share the work; auto follows their roles",
-        NEB_OPT_CHOICE("auto", "replica", "relay", "tutor")),
+    TOP(strategy, NEB_OPT_TEXT, "auto", NULL,
+        "how several sites share the work; auto follows their roles, and takes pipeline where a site's "
+        "train.memory is less than the model needs",
+        NEB_OPT_CHOICE("auto", "replica", "relay", "tutor", "pipeline")),
     TOP(out, NEB_OPT_TEXT, "out", NULL, "folder for everything that is written"),
     TOP(cache, NEB_OPT_TEXT, "", NULL, "folder for the tokenizer and tokenised text (OUT/data)"),
     TOP(seed, NEB_OPT_INT, "1", NULL, "of initial values, shuffling, masking and dropout"),
@@ -200,8 +202,16 @@ static const struct neb_opt wan_table[] = {
         "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often on a thin line",
         NEB_OPT_RANGE(0, HUGE_VAL)),
     WAN(bits, NEB_OPT_INT, "0", "bits",
-        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer on a thin line",
-        NEB_OPT_CHOICE("0", "2", "4", "8")),
+        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); pipeline: of a value between "
+        "layers (32, 16, 8 or 4); 0: 8, fewer on a thin line",
+        NEB_OPT_CHOICE("0", "2", "4", "8", "16", "32")),
+    WAN(depth, NEB_OPT_INT, "0", "micro-batches",
+        "pipeline: in flight at the first stage; 0: as the line and the stages' pace need",
+        NEB_OPT_RANGE(0, 256)),
+    WAN(journal, NEB_OPT_BYTES, "4GiB", NULL,
+        "pipeline: most that a neighbour must keep for this site until its checkpoints cover it; earlier "
+        "checkpoints hold it",
+        NEB_OPT_RANGE(1 << 20, 4294967296.0)),
     WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
         "tutor: answers kept on the student's disk, so that none crosses twice; 0: no cache"),
     WAN(recorded, NEB_OPT_TEXT, "", NULL,

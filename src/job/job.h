@@ -12,9 +12,9 @@
 enum { NEB_JOB_DATA = 64, NEB_JOB_SITES = 64 };
 
 /* How the sites share the work, and what one site does. */
-enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR };
+enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR, NEB_STRATEGY_PIPELINE };
 enum neb_site_role {
-    NEB_ROLE_TRAIN, /* replica: trains all of the model */
+    NEB_ROLE_TRAIN, /* replica: trains all of the model; pipeline: its layers */
     NEB_ROLE_GENERATOR,
     NEB_ROLE_DISCRIMINATOR, /* relay */
     NEB_ROLE_TEACHER,
@@ -71,10 +71,12 @@ struct neb_job_distill {
 
 /* One member of a run on several sites. */
 struct neb_job_site {
-    char *name;   /* as given with --site */
-    char *role;   /* as in enum neb_site_role; NULL: train */
-    char *folder; /* made by `nebula-i site init`, with the run's roster in it; NULL: the name */
-    char *listen; /* HOST:PORT; NULL: as the roster says */
+    char *name;     /* as given with --site */
+    char *role;     /* as in enum neb_site_role; NULL: train */
+    char *folder;   /* made by `nebula-i site init`, with the run's roster in it; NULL: the name */
+    char *listen;   /* HOST:PORT; NULL: as the roster says */
+    int64_t layers; /* pipeline: of the model, behind those of the sites before; 0: as the work divides */
+    int64_t last_layers; /* pipeline, the first site: it has the last ones, too; 0: the last site has them */
     enum neb_site_role does;
 };
 
@@ -82,6 +84,7 @@ struct neb_job_site {
 struct neb_job_wan {
     int64_t interval, fragments, merge_after, drift_steps, round_seconds;
     int64_t window, snapshot, bits, cache; /* relay, tutor */
+    int64_t depth, journal;                /* pipeline; bits, too */
     char *recorded;
     double outer_lr, outer_momentum, tokens, max_rate, clip, noise;
     int64_t max_bytes_per_hour, ledger_quota, end_seconds, end_bytes;

@@ -20,12 +20,24 @@ const struct neb_opt neb__job_site_options[] = {
             "made by nebula-i site init, with the run's roster in it; empty: as the name"),
     NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
             "HOST:PORT to listen on; empty: as the roster says"),
+    NEB_OPT(struct neb_job_site, layers, NEB_OPT_INT, "0", NULL,
+            "strategy pipeline: how many layers of the model it has, behind those of the sites before it; 0: "
+            "as the work divides",
+            NEB_OPT_RANGE(0, 1e6)),
+    NEB_OPT(
+        struct neb_job_site, last_layers, NEB_OPT_INT, "0", NULL,
+        "strategy pipeline, the first site: how many of the last layers it has, too, so that a tied token "
+        "table is at one site; 0: none, or as the work divides",
+        NEB_OPT_RANGE(0, 1e6)),
     NEB_OPT_END,
 };
 static const char *const own_sections[] = {"train", "parallel", NULL};
 
-static const char *const strategies[] = {
-    [NEB_STRATEGY_REPLICA] = "replica", [NEB_STRATEGY_RELAY] = "relay", [NEB_STRATEGY_TUTOR] = "tutor"};
+static const char *const strategies[] = {[NEB_STRATEGY_REPLICA] = "replica",
+                                         [NEB_STRATEGY_RELAY] = "relay",
+                                         [NEB_STRATEGY_TUTOR] = "tutor",
+                                         [NEB_STRATEGY_PIPELINE] = "pipeline"};
+enum { STRATEGIES = sizeof strategies / sizeof *strategies };
 
 /* In the order of the option's choices. */
 static const struct {
@@ -72,7 +84,8 @@ static neb_status try_own_train(struct neb_job *j, const char *section, enum neb
     neb_status status = neb__doc_bind(&j->doc, "train", neb__job_train_options, &t, NULL);
     if (status == NEB_OK) status = neb__doc_bind(&j->doc, section, neb__job_train_options, &t, NULL);
     if (status == NEB_OK) status = neb__job_check_train(j, section, &t);
-    if (status == NEB_OK && roles[role].strategy == NEB_STRATEGY_REPLICA)
+    const bool pipeline = !strcmp(j->strategy, strategies[NEB_STRATEGY_PIPELINE]);
+    if (status == NEB_OK && roles[role].strategy == NEB_STRATEGY_REPLICA && !pipeline)
         status = check_average(j, section, &t);
     neb__opts_free(neb__job_train_options, &t);
     return status;
@@ -119,10 +132,17 @@ static int count(const struct neb_job *j, enum neb_site_role r)
     return n;
 }
 
+/* Every site of a pipeline trains its own layers. */
+static bool belongs(enum neb_site_role role, enum neb_strategy s)
+{
+    if (s == NEB_STRATEGY_PIPELINE) return role == NEB_ROLE_TRAIN;
+    return roles[role].strategy == s;
+}
+
 static neb_status settle_strategy(struct neb_job *j)
 {
     int fixed = -1;
-    for (int s = 0; s < 3; s++)
+    for (int s = 0; s < STRATEGIES; s++)
         if (!strcmp(j->strategy, strategies[s])) fixed = s;
     j->plan = NEB_STRATEGY_REPLICA;
     if (fixed >= 0)
@@ -133,7 +153,7 @@ static neb_status settle_strategy(struct neb_job *j)
         const struct neb_job_site *s = &j->site[i];
         char path[32];
         snprintf(path, sizeof path, "sites[%d]", i);
-        if (roles[s->does].strategy == j->plan) continue;
+        if (belongs(s->does, j->plan)) continue;
         if (fixed >= 0)
             return neb__doc_fail(
                 &j->doc, path,
@@ -197,6 +217,66 @@ static neb_status check_tutor(const struct neb_job *j)
                          neb__objective_list(can_distil, names, sizeof names), j->task);
 }
 
+/* Layers are given for all sites or for none. */
+static neb_status check_layers(const struct neb_job *j)
+{
+    int given = 0;
+    for (int i = 0; i < j->n_sites; i++) given += j->site[i].layers > 0;
+    if (j->plan != NEB_STRATEGY_PIPELINE && given)
+        return neb__doc_fail(&j->doc, "sites",
+                             "sites[].layers are those of strategy pipeline; the job's strategy is %s: set "
+                             "strategy: pipeline, or leave them out",
+                             strategies[j->plan]);
+    for (int i = 0; i < j->n_sites; i++)
+        if (j->site[i].last_layers && (i || !given))
+            return neb__doc_fail(
+                &j->doc, "sites",
+                "sites[].last_layers are those of the first site, beside sites[].layers of all "
+                "sites; site '%s' has %" PRId64,
+                j->site[i].name, j->site[i].last_layers);
+    if (given && given < j->n_sites)
+        return neb__doc_fail(&j->doc, "sites",
+                             "%d of %d sites say how many layers they have (sites[].layers); give it for all "
+                             "of them, or for none",
+                             given, j->n_sites);
+    return NEB_OK;
+}
+
+static neb_status check_pipeline(const struct neb_job *j)
+{
+    const struct neb_job_train *t = &j->train;
+    if (j->n_sites < 2)
+        return neb__doc_fail(&j->doc, "sites", "strategy pipeline needs at least two sites; the job has %d",
+                             j->n_sites);
+    if (!j->objective->stages || j->distill.teacher || j->distill.encoder)
+        return neb__doc_fail(&j->doc, "strategy", "strategy pipeline: %s",
+                             j->objective->stages
+                                 ? "a student is trained as a whole; use strategy tutor or replica"
+                                 : "the model of this task is not cut into stages; use strategy replica");
+    if (t->minutes > 0)
+        return neb__doc_fail(&j->doc, "train.minutes",
+                             "train.minutes: the sites of a pipeline have no common clock, and all of them "
+                             "make the same steps; give train.steps");
+    if (t->average > 1)
+        return neb__doc_fail(&j->doc, "train.average",
+                             "train.average is %" PRId64
+                             ": the sites of a pipeline write their checkpoints at different steps; leave it "
+                             "out",
+                             t->average);
+    if (strcmp(j->peft.frozen, "f32"))
+        return neb__doc_fail(
+            &j->doc, "peft.frozen",
+            "peft.frozen is %s: the sites of a pipeline keep frozen weights as f32; leave it out",
+            j->peft.frozen);
+    if (j->wan.bits == 2)
+        return neb__doc_fail(&j->doc, "wan.bits", "wan.bits: a value between layers has 32, 16, 8 or 4 bits");
+    if (j->wan.recorded)
+        return neb__doc_fail(&j->doc, "wan.recorded",
+                             "wan.recorded: a stage of a pipeline gets and sends; no record takes the place "
+                             "of its neighbours");
+    return NEB_OK;
+}
+
 static neb_status check_data(const struct neb_job *j)
 {
     for (int i = 0; i < j->n_data; i++) {
@@ -232,6 +312,12 @@ neb_status neb__job_bind_sites(struct neb_job *j)
     if (n && j->plan == NEB_STRATEGY_REPLICA) NEB_TRY(check_replica(j));
     if (n && j->plan == NEB_STRATEGY_RELAY) NEB_TRY(check_relay(j));
     if (n && j->plan == NEB_STRATEGY_TUTOR) NEB_TRY(check_tutor(j));
+    if (n && j->plan == NEB_STRATEGY_PIPELINE) NEB_TRY(check_pipeline(j));
+    NEB_TRY(check_layers(j));
+    if (n && j->plan != NEB_STRATEGY_PIPELINE && j->wan.bits > 8)
+        return neb__doc_fail(&j->doc, "wan.bits",
+                             "wan.bits: strategy %s has 8 or 4; 16 and 32 are those of strategy pipeline",
+                             strategies[j->plan]);
     return check_data(j);
 }
 

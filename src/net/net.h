@@ -199,6 +199,10 @@ uint64_t neb__net_stream_next(const struct neb_net_stream *s);
 /* Copies the item. NEB_ERR_AGAIN: no credit; NEB_ERR_LIMIT: too large; NEB_ERR_IO, NEB_ERR_NOSPACE:
  * journal. */
 neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, size_t size, uint64_t *item);
+/* The journal may hold that many bytes; it may hold 4 GiB in any case. */
+void neb__net_stream_allow(struct neb_net_stream *s, uint64_t bytes);
+/* Appends an item that the journal holds to `out`. NEB_ERR_NOTFOUND: it does not hold it */
+neb_status neb__net_stream_recall(const struct neb_net_stream *s, uint64_t item, struct neb_buf *out);
 /* For a consumer: the checkpoint on disk now covers every item up to this one. */
 neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item);
 void neb__net_stream_resume(struct neb_net_stream *s);

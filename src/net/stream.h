@@ -40,6 +40,7 @@ struct neb_net_stream {
     /* producer */
     uint64_t next_item, cursor; /* next item to produce; next item to send */
     uint64_t durable;
+    uint64_t quota;  /* bytes of the journal, beyond which it takes no item */
     uint64_t *sizes; /* a ring: sizes of the items in flight */
     uint64_t sizes_room, in_flight;
     struct neb_stream_sync *sync;

@@ -217,7 +217,7 @@ neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, s
         return neb__fail(NEB_ERR_LIMIT, "stream %u: an item of %zu bytes is too long", s->id, size);
     uint64_t limit = s->window > BACKLOG ? s->window : BACKLOG;
     bool crowded = s->backlog + s->in_flight + size > limit && (s->backlog || s->in_flight);
-    if (s->journal ? neb__journal_bytes(s->journal) > journal_quota : crowded) {
+    if (s->journal ? neb__journal_bytes(s->journal) > s->quota : crowded) {
         s->full = true;
         return neb__quiet(NEB_ERR_AGAIN, "stream %u: %" PRIu64 " bytes wait for %s", s->id, s->backlog,
                           s->peer->name);
@@ -246,6 +246,18 @@ uint64_t neb__net_stream_next(const struct neb_net_stream *s)
     return s->next_item;
 }
 
+void neb__net_stream_allow(struct neb_net_stream *s, uint64_t bytes)
+{
+    if (bytes > s->quota) s->quota = bytes;
+    neb__link_touch(s->peer);
+}
+
+neb_status neb__net_stream_recall(const struct neb_net_stream *s, uint64_t item, struct neb_buf *out)
+{
+    if (!s->journal) return neb__quiet(NEB_ERR_NOTFOUND, "stream %u has no journal", s->id);
+    return neb__journal_read(s->journal, item, out);
+}
+
 /* Returns the first item that this end can still send. */
 static uint64_t first_available(const struct neb_net_stream *s)
 {
@@ -271,7 +283,7 @@ void neb__net_stream_flush_producer(struct neb_net_stream *s)
     }
     uint64_t limit = s->window > BACKLOG ? s->window : BACKLOG;
     if (s->full && s->backlog + s->in_flight <= limit / 2 &&
-        (!s->journal || neb__journal_bytes(s->journal) <= journal_quota)) {
+        (!s->journal || neb__journal_bytes(s->journal) <= s->quota)) {
         s->full = false;
         if (s->producer.ready) s->producer.ready(s->producer.arg, s);
     }
@@ -287,6 +299,7 @@ neb_status neb__net_stream_open_producer(struct neb_net *net, uint16_t peer, uin
     NEB_TRY(neb__net_stream_new(net, peer, stream, true, &s));
     s->producer = *p;
     s->next_item = next;
+    s->quota = journal_quota;
     s->sizes_room = NEB_STREAM_ITEMS_OPEN;
     s->sizes = NEB_NEW_ARRAY(uint64_t, s->sizes_room);
     neb_status status = s->sizes ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a stream");

@@ -57,17 +57,16 @@ neb_status neb__model_set_slots(struct neb_model *m, int slots)
 static neb_status build_stack(struct neb_builder *b, struct neb_model *m, int64_t before, bool cross,
                               struct neb_stack *s)
 {
-    const struct neb_stage_range *r = &m->stage.range;
     s->layers = NEB_NEW_ARRAY(struct neb_layer, (size_t)s->count);
     if (!s->layers)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " layers of the %s", s->count, s->name);
     NEB_TRY(make_calls(s, 1));
     size_t mark = neb__builder_enter(b, "%s", s->name);
-    b->elsewhere = before < r->first || before >= r->end;
+    b->elsewhere = !neb__stage_has_layer(&m->stage, before);
     build_embedding(b, s);
     for (int64_t i = 0; i < s->count; i++) {
         size_t layer = neb__builder_enter(b, "layers.%d", (int)i);
-        b->elsewhere = before + i < r->first || before + i >= r->end;
+        b->elsewhere = !neb__stage_has_layer(&m->stage, before + i);
         neb__layer_build(b, cross, s == &m->decoder, &s->layers[i]);
         neb__builder_leave(b, layer);
     }
@@ -203,13 +202,15 @@ neb_status neb__model_create_table(const struct neb_model_config *config, const 
 
 static neb_status create(const struct neb_model_config *config, const struct neb_peft_config *peft,
                          const char *prefix, const struct neb_model *embeddings,
-                         const struct neb_stage_range *range, neb_params *params, struct neb_model **out)
+                         const struct neb_stage_range *range, const struct neb_stage_range *hole,
+                         neb_params *params, struct neb_model **out)
 {
     struct neb_model *m = NEB_NEW(struct neb_model);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for a model");
     m->params = params;
     m->slots = 1;
     if (range) m->stage.range = *range;
+    if (hole) m->stage.hole = *hole;
     m->peft.full = true;
     struct neb_builder b = {.params = params,
                             .arch = &m->arch,
@@ -242,14 +243,14 @@ neb_status neb__model_create(const struct neb_model_config *config, const struct
                              const char *prefix, const struct neb_model *embeddings, neb_params *params,
                              struct neb_model **out)
 {
-    return create(config, peft, prefix, embeddings, NULL, params, out);
+    return create(config, peft, prefix, embeddings, NULL, NULL, params, out);
 }
 
 neb_status neb__model_create_stage(const struct neb_model_config *config, const struct neb_peft_config *peft,
-                                   const struct neb_stage_range *range, neb_params *params,
-                                   struct neb_model **out)
+                                   const struct neb_stage_range *range, const struct neb_stage_range *hole,
+                                   neb_params *params, struct neb_model **out)
 {
-    return create(config, peft, "", NULL, range, params, out);
+    return create(config, peft, "", NULL, range, hole, params, out);
 }
 
 void neb__model_destroy(struct neb_model *m)

@@ -56,11 +56,11 @@ struct neb_model {
 neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
                              const char *prefix, const struct neb_model *embeddings, neb_params *params,
                              struct neb_model **out);
-/* The stage that has layers [range->first, range->end) and what belongs to them. All parameters of the model are
+/* The stage that has layers [range->first, range->end), without those of `hole` (or NULL), and what belongs to them. All parameters of the model are
  * added; those of other stages have no values here. */
 neb_status neb__model_create_stage(const struct neb_model_config *config, const struct neb_peft_config *peft,
-                                   const struct neb_stage_range *range, neb_params *params,
-                                   struct neb_model **out);
+                                   const struct neb_stage_range *range, const struct neb_stage_range *hole,
+                                   neb_params *params, struct neb_model **out);
 /* The model runs on a tape with so many slots (tensor/slot.h). NEB_ERR_NOMEM */
 neb_status neb__model_set_slots(struct neb_model *m, int slots);
 /* Makes only the frozen token table of such a model, for when the model itself is at another site. It serves

@@ -22,6 +22,12 @@ int64_t neb__stage_layers(const struct neb_arch *a)
     return a->kind == NEB_ENCODER_DECODER ? a->layers + a->decoder_layers : a->layers;
 }
 
+bool neb__stage_has_layer(const struct neb_stage *s, int64_t layer)
+{
+    bool inside = layer >= s->range.first && layer < s->range.end;
+    return inside && !(layer >= s->hole.first && layer < s->hole.end);
+}
+
 bool neb__stage_has_encoder_start(const struct neb_arch *a, const struct neb_stage_range *r)
 {
     return a->kind != NEB_DECODER && r->first == 0;
@@ -84,6 +90,24 @@ static double cost_of(const struct neb_arch *a, int64_t layer)
     if (layer == 0 || layer == encoder) cost += MOVE * (double)a->embedding;
     if (layer == layers - 1) cost += head_cost(a);
     return cost;
+}
+
+double neb__stage_layer_work(const struct neb_arch *a, bool cross)
+{
+    return layer_cost(a, cross);
+}
+
+double neb__stage_ends_work(const struct neb_arch *a)
+{
+    const int starts = a->kind == NEB_ENCODER_DECODER ? 2 : 1;
+    return starts * MOVE * (double)a->embedding + head_cost(a);
+}
+
+double neb__stage_ends(const struct neb_arch *a, const struct neb_stage_range *r)
+{
+    const int starts = neb__stage_has_encoder_start(a, r) + neb__stage_has_decoder_start(a, r);
+    const double here = starts * MOVE * (double)a->embedding + (neb__stage_is_last(a, r) ? head_cost(a) : 0);
+    return here / neb__stage_ends_work(a);
 }
 
 static bool fits(const double *cost, int64_t layers, int stages, double most, struct neb_stage_range *range)

@@ -22,15 +22,25 @@ struct neb_stage_range {
  * between sites. NULL at the ends of the model. The gradients are only needed in training. */
 struct neb_stage {
     struct neb_stage_range range;
+    struct neb_stage_range
+        hole; /* layers inside the range that are elsewhere; the range of a run is one of the two sides */
     neb_buffer *in, *in_grad;   /* read; written by the backward */
     neb_buffer *out, *out_grad; /* written; read by the backward */
 };
 
 int64_t neb__stage_layers(const struct neb_arch *a); /* of both stacks */
 
+bool neb__stage_has_layer(const struct neb_stage *s, int64_t layer);
+
 /* Cuts a model into stages of nearly equal work: the slowest stage is as fast as it can be. `range` has one
  * entry a stage. NEB_ERR_CONFIG: there are fewer layers than stages; the message has the numbers */
 neb_status neb__stage_cut(const struct neb_arch *a, int stages, struct neb_stage_range *range);
+
+/* The part of the work of the model's ends (embeddings, head) that a stage with these layers has: 0 to 1. */
+double neb__stage_ends(const struct neb_arch *a, const struct neb_stage_range *r);
+/* Multiplications of the forward pass for a row of the batch: of one layer (cross: of a decoder behind an encoder) and of the ends. */
+double neb__stage_layer_work(const struct neb_arch *a, bool cross);
+double neb__stage_ends_work(const struct neb_arch *a);
 
 /* What a stage of a model with this architecture holds. */
 bool neb__stage_has_encoder_start(const struct neb_arch *a, const struct neb_stage_range *r);

@@ -89,9 +89,16 @@ static neb_status add_up_copies(neb_optimizer *o, double *results)
     return neb__group_sum_doubles(data, results, RESULTS);
 }
 
+double neb__norm_here(const neb_optimizer *o)
+{
+    double sum = 0;
+    for (int64_t b = 0; o->norm.host && b < o->norm.blocks; b++) sum += o->norm.sums[b];
+    return o->norm.host ? sum : -1;
+}
+
 neb_status neb__norm_reduce(neb_optimizer *o, struct neb_ctl *c)
 {
-    double *results = o->norm.sums + o->norm.blocks, sum = 0;
+    double *results = o->norm.sums + o->norm.blocks;
     NEB_TRY(neb__norm_blocks(o));
     for (int i = 0; i < LOSSES; i++) results[i] = (double)c->loss[i];
     for (int i = 0; i < COUNTS; i++) results[LOSSES + i] = (double)c->counts[i];
@@ -103,8 +110,7 @@ neb_status neb__norm_reduce(neb_optimizer *o, struct neb_ctl *c)
         for (int i = 0; i < COUNTS; i++) c->counts[i] = (float)results[LOSSES + i];
         c->nonfinite = results[LOSSES + COUNTS] > 0;
     }
-    for (int64_t b = 0; b < o->norm.blocks; b++) sum += o->norm.sums[b];
-    c->norm2 += (float)sum;
+    c->norm2 += (float)neb__norm_here(o);
     return NEB_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "optim/muon.h"
 #include "optim/pipeline.h"
+#include "optim/site_stage.h"
 #include "optim/whole.h"
 #include "tensor/matrices.h"
 
@@ -243,13 +244,15 @@ neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v)
     return neb__optimizer_moments(o) > 1 ? save(o, o->v, v) : NEB_OK;
 }
 
-/* Every rank has all moments, in the layout of the whole slab, and takes those of its range. */
+/* Every rank has all moments, in the layout of the whole slab, and takes those of its range. A site that has one
+ * stage has those of its own slab alone. */
 static neb_status load(neb_optimizer *o, float *moment, const float *whole)
 {
     const neb_params *ps = o->params;
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
     if (!whole || !moment) return NEB_OK;
-    if (ps->whole_trainable == ps->trainable_values) return store(o, moment, whole + o->first, bytes);
+    if (o->site || ps->whole_trainable == ps->trainable_values)
+        return store(o, moment, whole + o->first, bytes);
     float *here = NEB_NEW_ARRAY(float, (size_t)ps->trainable_values);
     if (!here) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
     neb_status status = neb__pieces_take(ps, true, whole, here);
@@ -319,6 +322,13 @@ static neb_status run_micros(neb_optimizer *o, neb_tape *t, const struct neb_mic
     return NEB_OK;
 }
 
+/* The whole model's runs, or those of a stage. */
+static neb_status run_all(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n)
+{
+    if (o->site) return neb__site_stage_run(o->site, micros, n);
+    return o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
+}
+
 struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t bucket)
 {
     const struct neb_state_bucket *k = &o->bucket[bucket];
@@ -342,6 +352,7 @@ static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce 
     neb_params *ps = o->params;
     if (reduce && reduce->grads) NEB_TRY(reduce->grads(reduce->arg, ps->grad, ps->trainable_values));
     NEB_TRY(neb__ranks_reduce(o, t));
+    if (o->site) NEB_TRY(neb__site_stage_sums(o->site, neb__norm_here(o), t->ctl));
     struct neb_clip c = {.ctl = t->ctl};
     NEB_TRY(d->ops->clip(d->ctx, &c));
     if (o->offload) {
@@ -395,8 +406,7 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
             n, (double)lr);
     bool empty = false;
     neb_status status = begin(o, t, micros, n, lr, seed, reduce, &empty);
-    if (status == NEB_OK)
-        status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
+    if (status == NEB_OK) status = run_all(o, t, micros, n);
     NEB_TRY(neb__ranks_run_over(o, status));
     if (!empty) return neb__ranks_step_over(o, neb__optimizer_finish(o, t, reduce, info));
     status = neb__offload_settle(o); /* what came up for no update becomes old */

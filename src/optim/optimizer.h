@@ -61,6 +61,7 @@ struct neb_optimizer {
     struct neb_optimizer_config config;
     const struct neb_layout *layout; /* NULL: this process alone */
     struct neb_pipeline *pipeline;   /* the parameters are those of one stage; NULL: of all */
+    struct neb_site_stage *site;     /* the same, with the other stages at other sites; or NULL */
     int64_t *edge;      /* (data ranks + 1) of the ranges with zero 1; NULL: every rank has all */
     int64_t first, end; /* the range of the slab whose moments are here */
     struct neb_norm_plan norm;
@@ -101,6 +102,9 @@ neb_status neb__norm_make(const neb_params *ps, bool host, struct neb_norm_plan 
 void neb__norm_free(struct neb_norm_plan *n);
 /* The sums of the blocks that are here and counted, of the values [first, end) of the slab; 0 for all others. */
 neb_status neb__norm_blocks(neb_optimizer *o);
+/* The square of the norm of this process's gradient, after neb__ranks_reduce(). Negative: only
+ * the step's numbers, on the device, have it. */
+double neb__norm_here(const neb_optimizer *o);
 /* Losses, counts, the non-finite flag and the norm of all ranks, into `ctl`. */
 neb_status neb__norm_reduce(neb_optimizer *o, struct neb_ctl *ctl);
 /* The same where ctl is in the memory of a device: its sums, added up in its stream. Nothing waits. */

@@ -44,7 +44,8 @@ struct neb_stream {
     int waits;                 /* enum neb_wait_beside: what the loop waits for here; 0: nothing */
     int64_t waited_at;         /* ns: when it last did */
     struct neb_entry *current; /* consumer: the item that get() handed out last */
-    struct neb_buf read;       /* the same of a folder */
+    struct neb_buf read;       /* the same of a folder; producer: an item of its journal */
+    uint64_t asked;            /* of a call on the links' thread: an item, or bytes */
 };
 
 /* Runs fn(st) on the links' thread and waits for it. NEB_ERR_STATE: the links are closing. */
@@ -65,6 +66,12 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s);
 void neb__stream_window(neb_stream *st, int64_t items);
 /* Producer: neb__stream_ready() stops at this item, since no more are wanted so far. */
 void neb__stream_limit(neb_stream *st, uint64_t item);
+
+/* Producer: the journal may hold that many bytes until the consumer's checkpoints cover them; 4 GiB in any case. */
+neb_status neb__stream_allow(neb_stream *st, uint64_t bytes);
+/* Producer: an item that was put before this process began; good until the next call. NEB_ERR_NOTFOUND: the journal does not
+ * hold it */
+neb_status neb__stream_recall(neb_stream *st, uint64_t item, const uint8_t **bytes, size_t *n);
 
 /* Says why the stream is over; gives that status. The lock is held. */
 neb_status neb__stream_over(neb_stream *st);

@@ -209,3 +209,33 @@ neb_status neb_stream_drain(neb_stream *st, double wait_s)
     if (status == NEB_ERR_CANCELLED) return NEB_OK;
     return status == NEB_OK ? neb__stream_call(st, end_links) : status;
 }
+
+static neb_status allow(neb_stream *st)
+{
+    if (st->links) neb__net_stream_allow(st->links, st->asked);
+    return NEB_OK;
+}
+
+neb_status neb__stream_allow(neb_stream *st, uint64_t bytes)
+{
+    NEB_TRY(must_produce(st));
+    st->asked = bytes;
+    return st->journal ? NEB_OK : neb__stream_call(st, allow);
+}
+
+static neb_status recall(neb_stream *st)
+{
+    if (!st->links) return neb__quiet(NEB_ERR_NOTFOUND, "the stream with site '%s' has ended", st->name);
+    return neb__net_stream_recall(st->links, st->asked, &st->read);
+}
+
+neb_status neb__stream_recall(neb_stream *st, uint64_t item, const uint8_t **bytes, size_t *n)
+{
+    NEB_TRY(must_produce(st));
+    neb__buf_clear(&st->read);
+    st->asked = item;
+    NEB_TRY(st->journal ? neb__journal_read(st->journal, item, &st->read) : neb__stream_call(st, recall));
+    *bytes = st->read.data;
+    *n = st->read.len;
+    return NEB_OK;
+}

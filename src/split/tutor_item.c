@@ -10,7 +10,6 @@
  * first. */
 #include "split/tutor_item.h"
 #include "base/bytes.h"
-#include "base/crc32c.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/topk.h"
@@ -33,17 +32,6 @@ void neb__tutor_plan_free(struct neb_tutor_plan *p)
 {
     neb__free(p->seq);
     *p = (struct neb_tutor_plan){0};
-}
-
-uint32_t neb__batch_check_value(const struct neb_batch *b)
-{
-    uint32_t crc = 0;
-    for (int i = 0; i < b->sides; i++) {
-        const struct neb_batch_side *s = &b->side[i];
-        crc = neb__crc32c(crc, s->ids, (size_t)s->used * sizeof *s->ids);
-        crc = neb__crc32c(crc, s->cu_seqlens, (size_t)(s->nseq_used + 1) * sizeof *s->cu_seqlens);
-    }
-    return crc;
 }
 
 static neb_status name_sequence(const struct neb_batch *b, int32_t q, struct neb_tutor_seq *seq)

@@ -44,9 +44,6 @@ neb_status neb__tutor_plan_init(struct neb_tutor_plan *p, int32_t seqs);
 void neb__tutor_plan_free(struct neb_tutor_plan *p);
 neb_status neb__tutor_plan_make(struct neb_tutor_plan *p, const struct neb_batch *b);
 
-/* Returns a check value of everything that a model reads of a batch. */
-uint32_t neb__batch_check_value(const struct neb_batch *b);
-
 /* Returns the next frame of an item (codec/stream.h); its header tells its length.
  * NULL: the item is cut off. */
 const uint8_t *neb__tutor_item_frame(struct neb_reader *r, size_t *n);

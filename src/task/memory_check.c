@@ -163,6 +163,7 @@ neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, ne
 static bool trains_model(const struct neb_job *j)
 {
     if (j->at < 0) return true;
+    if (j->plan == NEB_STRATEGY_PIPELINE) return false; /* neb__memory_check() looks at its stage */
     enum neb_site_role role = j->site[j->at].does;
     return role != NEB_ROLE_GENERATOR && role != NEB_ROLE_TEACHER;
 }

@@ -12,6 +12,8 @@
 #ifndef NEB_TASK_STEP_LINKS_H
 #define NEB_TASK_STEP_LINKS_H
 
+#include "nn/stage.h"
+#include "optim/site_stage.h"
 #include "text/batch.h"
 
 /* A teacher's answer to one batch. */
@@ -39,10 +41,19 @@ struct neb_relay_ends {
     void *arg;
 };
 
+/* A stage of the model is here, and the others are at other sites. */
+struct neb_stage_links {
+    const struct neb_stage_ways *ways; /* NULL: the whole model is here */
+    struct neb_stage_range range,
+        hole;  /* hole: layers inside that are elsewhere; a micro-batch comes twice then */
+    int depth; /* micro-batches in flight */
+};
+
 /* Zeros: the job makes everything itself. */
 struct neb_step_links {
     struct neb_teacher logits, hidden; /* ask NULL: as the job's `distill` says */
     struct neb_relay_ends relay;       /* take or give, not both */
+    struct neb_stage_links stage;
 };
 
 #endif

@@ -192,6 +192,7 @@ neb_status neb__work_open_ranks(const struct neb_data *data, int64_t part, int64
     struct neb_model_input_limits l = {0};
     neb_status status = open_all(w, &l);
     if (neb__work_is_staged(w)) status = neb__work_open_stages(w, &l, status);
+    if (status == NEB_OK && neb__work_has_stage(w)) status = neb__work_open_site(w, &l);
     if (status != NEB_OK) {
         neb__work_close(w);
         return status;
@@ -339,6 +340,8 @@ neb_status neb__work_identity(struct neb_work *w, struct neb_hash *out)
                            n > 3 ? shape[3] : 0, neb_param_trainable(p));
         status = neb__hasher_update(&h, text, (size_t)len);
     }
+    if (status == NEB_OK && neb__work_has_stage(w))
+        status = neb__hasher_update(&h, &w->links.stage.range, 2 * sizeof w->links.stage.range);
     neb_status f = neb__hasher_final(&h, status == NEB_OK ? out : NULL);
     return status != NEB_OK ? status : f;
 }

@@ -73,6 +73,19 @@ bool neb__work_is_split(const struct neb_work *w);
 bool neb__work_gathers(const struct neb_work *w);
 /* Each rank holds the masters of a part of the parameters alone. */
 bool neb__work_shares_masters(const struct neb_work *w);
+/* One stage of the model is here, and the others are at other sites. */
+bool neb__work_has_stage(const struct neb_work *w);
+bool neb__work_param_here(const neb_param *p); /* it is one of the stage's */
+/* Seconds and micro-batches of it; micro-batches in flight, between steps. */
+void neb__work_site_times(const struct neb_work *w, struct neb_site_stage_times *out);
+neb_status neb__work_set_depth(struct neb_work *w, int depth);
+int neb__work_depth(const struct neb_work *w);
+/* Bytes that a micro-batch in flight takes of the device, measured; 0: not known yet. */
+int64_t neb__work_slot_bytes(const struct neb_work *w);
+/* Host memory for all values of the whole model, those that are here filled in. When the rest is there, too,
+ * neb__work_have_whole() makes whole parameters readable. NULL: no memory. */
+float *neb__work_whole(struct neb_work *w, int64_t *n);
+void neb__work_have_whole(struct neb_work *w);
 neb_status neb__work_collect(struct neb_work *w);
 neb_status neb__work_distribute(struct neb_work *w);
 /* The trainable slab of the whole model, n values, at the first rank: the device's memory, or a host copy where several
@@ -82,7 +95,8 @@ int64_t neb__work_slab_values(const struct neb_work *w); /* the same n, at every
 
 /* The first rank lacks values of the others: a step was made since the last collection. */
 bool neb__work_lacks_whole(const struct neb_work *w);
-/* All parameters in the order in which they were added, without frozen ones in few bits. A rank writes its part of them; the first rank can read all of them after a collection. */
+/* All parameters in the order in which they were added, without frozen ones in few bits and without those of other sites'
+ * stages. A rank writes its part of them; the first rank can read all of them after a collection. */
 int64_t neb__work_kept_values(const struct neb_work *w); /* how many values that is */
 neb_status neb__work_read_params(struct neb_work *w, float *out);
 neb_status neb__work_write_params(struct neb_work *w, const float *values);

@@ -88,6 +88,10 @@ neb_status neb__work_make_stage(struct neb_work *w);
 neb_status neb__work_open_stages(struct neb_work *w, const struct neb_model_input_limits *limits,
                                  neb_status before);
 void neb__work_close_stages(struct neb_work *w);
+/* work_site.c: the same of a stage whose neighbours are at other sites. */
+neb_status neb__work_open_site(struct neb_work *w, const struct neb_model_input_limits *limits);
+/* The inputs of all slots; the first one is w->input. */
+neb_status neb__work_make_slots(struct neb_work *w, const struct neb_model_input_limits *limits, int slots);
 /* What the stages do with their gradients before the copies of the model add up theirs; NULL: nothing. */
 const struct neb_reduce *neb__work_reduce(struct neb_work *w, struct neb_reduce *space);
 neb_status neb__work_stage_eval(struct neb_work *w, const struct neb_run *run);

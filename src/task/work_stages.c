@@ -4,19 +4,11 @@
  * stages (optim/pipeline.h). Every stage loads every batch: positions and sample numbers are needed in all of
  * them. A token table that several stages hold has the sum of their gradients in each of them, in the order of
  * the stages; so its copies stay equal. */
-#include "task/work_internal.h"
+#include "task/work_slots.h"
 #include "base/mem.h"
 #include "optim/optimizer.h"
-#include "optim/pipeline.h"
 
 #include <string.h>
-
-struct neb_work_stages {
-    struct neb_pipeline *pipeline;
-    struct neb_model_input **inputs; /* (slots) */
-    int slots;
-    struct neb_group *holders; /* stages with the token table, as long as they are several; or NULL */
-};
 
 static struct neb_group *line(const struct neb_work *w)
 {
@@ -47,16 +39,18 @@ static neb_status ranges_of(const struct neb_work *w, struct neb_arch *a, struct
 neb_status neb__work_make_stage(struct neb_work *w)
 {
     struct neb_arch a;
-    struct neb_stage_range *ranges = NULL;
-    NEB_TRY(ranges_of(w, &a, &ranges));
-    struct neb_stage_range own = ranges[neb__group_rank(line(w))];
-    neb__free(ranges);
-    return neb__model_create_stage(&w->data->models.model, &w->job->peft, &own, w->params, &w->model);
+    struct neb_stage_range *ranges = NULL, own = w->links.stage.range, hole = w->links.stage.hole;
+    if (!neb__work_has_stage(w)) {
+        NEB_TRY(ranges_of(w, &a, &ranges));
+        own = ranges[neb__group_rank(line(w))];
+        neb__free(ranges);
+    }
+    return neb__model_create_stage(&w->data->models.model, &w->job->peft, &own, &hole, w->params, &w->model);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
-static void enter(void *arg, int slot, const struct neb_stage_ports *at)
+void neb__work_enter_slot(void *arg, int slot, const struct neb_stage_ports *at)
 {
     struct neb_work *w = arg;
     struct neb_stage *s = &w->model->stage;
@@ -65,13 +59,12 @@ static void enter(void *arg, int slot, const struct neb_stage_ports *at)
     s->out = at->out, s->out_grad = at->out_grad;
 }
 
-/* An input for each slot; the first is there already. */
-static neb_status make_inputs(struct neb_work *w, const struct neb_model_input_limits *limits)
+neb_status neb__work_make_slots(struct neb_work *w, const struct neb_model_input_limits *limits, int slots)
 {
     struct neb_work_stages *s = w->stages;
     struct neb_model_input_limits l = *limits;
     l.prefix = (int32_t)w->model->peft.prefix_length;
-    s->slots = neb__group_size(line(w)) - neb__group_rank(line(w));
+    s->slots = slots;
     s->inputs = NEB_NEW_ARRAY(struct neb_model_input *, (size_t)s->slots);
     if (!s->inputs) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d micro-batches in flight", s->slots);
     s->inputs[0] = w->input;
@@ -92,7 +85,8 @@ static neb_status open_line(struct neb_work *w, const struct neb_arch *a,
     }
     status = neb__group_agree(line(w), status);
     if (status == NEB_OK)
-        status = neb__pipeline_open(line(w), w->dev, w->tape, bytes, enter, w, &w->stages->pipeline);
+        status = neb__pipeline_open(line(w), w->dev, w->tape, bytes, neb__work_enter_slot, w,
+                                    &w->stages->pipeline);
     neb__free(bytes);
     NEB_TRY(status);
     if (holders < 2) return NEB_OK;
@@ -113,7 +107,8 @@ neb_status neb__work_open_stages(struct neb_work *w, const struct neb_model_inpu
     neb_status status = before;
     if (status == NEB_OK && !(w->stages = NEB_NEW(struct neb_work_stages)))
         status = neb__fail(NEB_ERR_NOMEM, "out of memory for a stage");
-    if (status == NEB_OK) status = make_inputs(w, limits);
+    if (status == NEB_OK)
+        status = neb__work_make_slots(w, limits, neb__group_size(line(w)) - neb__group_rank(line(w)));
     if (status == NEB_OK) status = ranges_of(w, &a, &ranges);
     status = neb__group_agree(line(w), status);
     if (status != NEB_OK) {
@@ -131,6 +126,7 @@ void neb__work_close_stages(struct neb_work *w)
     struct neb_work_stages *s = w->stages;
     if (!s) return;
     neb__pipeline_close(s->pipeline);
+    neb__site_stage_close(s->site);
     neb__group_close(s->holders);
     for (int i = 1; s->inputs && i < s->slots; i++) neb__model_input_destroy(s->inputs[i]);
     if (s->inputs) w->input = s->inputs[0];
@@ -151,7 +147,7 @@ static neb_status add_up_table(void *arg, float *gradients, int64_t n)
 
 const struct neb_reduce *neb__work_reduce(struct neb_work *w, struct neb_reduce *space)
 {
-    if (!w->stages) return NULL;
+    if (!w->stages || w->stages->site) return NULL;
     *space = (struct neb_reduce){.grads = add_up_table, .arg = w};
     return space;
 }
@@ -159,23 +155,31 @@ const struct neb_reduce *neb__work_reduce(struct neb_work *w, struct neb_reduce 
 void neb__work_stage_times(const struct neb_work *w, double *all_s, double *idle_s)
 {
     *all_s = *idle_s = 0;
-    if (w->stages) neb__pipeline_times(w->stages->pipeline, all_s, idle_s);
+    if (w->stages && w->stages->pipeline) neb__pipeline_times(w->stages->pipeline, all_s, idle_s);
 }
 
 /* ---- held-out text ---------------------------------------------------------------------------------------- */
 
 neb_status neb__work_stage_eval(struct neb_work *w, const struct neb_run *run)
 {
-    return w->stages ? neb__pipeline_forward(w->stages->pipeline, run) : neb_tape_run(w->tape, run);
+    if (!w->stages) return neb_tape_run(w->tape, run);
+    if (!w->stages->site) return neb__pipeline_forward(w->stages->pipeline, run);
+    w->stages->evaluates = true;
+    neb_status status = neb__site_stage_forward(w->stages->site, run);
+    w->stages->evaluates = false;
+    return status;
 }
 
 void neb__work_stage_first_input(struct neb_work *w)
 {
     if (w->stages) w->input = w->stages->inputs[0];
+    if (w->stages && w->stages->site) neb__site_stage_begin_eval(w->stages->site);
 }
 
 /* The last stage has the losses. */
 neb_status neb__work_stage_sums(struct neb_work *w, struct neb_eval_sums *sums)
 {
+    const struct neb_stage_ways *ways = w->links.stage.ways;
+    if (ways) return ways->spread(ways->arg, sums, sizeof *sums);
     return neb__group_broadcast(line(w), sums, sizeof *sums, neb__group_size(line(w)) - 1);
 }

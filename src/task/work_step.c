@@ -39,7 +39,7 @@ static void run_student(neb_tape *t, void *arg)
 
 static neb_status make_model(struct neb_work *w)
 {
-    if (neb__work_is_staged(w)) return neb__work_make_stage(w);
+    if (neb__work_is_staged(w) || neb__work_has_stage(w)) return neb__work_make_stage(w);
     return neb__model_create(&w->data->models.model, &w->job->peft, "", NULL, w->params, &w->model);
 }
 

@@ -159,12 +159,30 @@ static neb_status distribute_copy(struct neb_work *w)
 
 int64_t neb__work_slab_values(const struct neb_work *w)
 {
-    return w->params->whole_trainable;
+    return neb__work_has_stage(w) ? w->params->trainable_values : w->params->whole_trainable;
 }
 
-static bool is_saved(const neb_param *p)
+static bool is_saved(const struct neb_work *w, const neb_param *p)
 {
-    return !p->narrow;
+    return !p->narrow && (!neb__work_has_stage(w) || !p->elsewhere);
+}
+
+float *neb__work_whole(struct neb_work *w, int64_t *n)
+{
+    neb_params *ps = w->params;
+    *n = ps->whole_all;
+    ps->whole = NULL;
+    if (!w->whole) w->whole = NEB_NEW_ARRAY(float, (size_t)ps->whole_all);
+    for (int i = 0; w->whole && i < ps->count; i++)
+        if (is_saved(w, ps->list[i]) &&
+            neb_param_read(ps->list[i], w->whole + ps->list[i]->whole_offset) != NEB_OK)
+            return NULL;
+    return w->whole;
+}
+
+void neb__work_have_whole(struct neb_work *w)
+{
+    w->params->whole = w->whole;
 }
 
 float *neb__work_slab(struct neb_work *w, int64_t *n)
@@ -212,14 +230,14 @@ int64_t neb__work_kept_values(const struct neb_work *w)
 {
     int64_t n = 0;
     for (int i = 0; i < w->params->count; i++)
-        if (is_saved(w->params->list[i])) n += w->params->list[i]->whole_values;
+        if (is_saved(w, w->params->list[i])) n += w->params->list[i]->whole_values;
     return n;
 }
 
 neb_status neb__work_read_params(struct neb_work *w, float *out)
 {
     for (int i = 0; i < w->params->count; i++) {
-        if (!is_saved(w->params->list[i])) continue;
+        if (!is_saved(w, w->params->list[i])) continue;
         NEB_TRY(neb_param_read(w->params->list[i], out));
         out += w->params->list[i]->whole_values;
     }
@@ -231,7 +249,7 @@ neb_status neb__work_write_params(struct neb_work *w, const float *values)
     NEB_TRY(need_whole(w));
     for (int i = 0; i < w->params->count; i++) {
         neb_param *p = w->params->list[i];
-        if (!is_saved(p)) continue;
+        if (!is_saved(w, p)) continue;
         NEB_TRY(neb_param_write(p, values));
         if (w->whole) memcpy(w->whole + p->whole_offset, values, (size_t)p->whole_values * sizeof *values);
         values += p->whole_values;

@@ -27,7 +27,7 @@ neb_tensor *neb__op_stage_in(neb_tape *t, neb_buffer *value, neb_buffer *grad, s
                              int64_t cols)
 {
     neb_tensor *x = neb_input_at(t, value, at, neb_compute_type(t), 2, (int64_t[]){rows, cols});
-    if (!x || !neb__tape_wants_grad(t)) return x;
+    if (!x || !grad || !neb__tape_wants_grad(t)) return x;
     if (!room(t, "stage_in", grad, at, bytes_of(x))) return NULL;
     x->needs_grad = true;
     struct neb_node *n = neb__tape_record(t, NEB_OPCODE_stage_in, 0, NULL, 1, &x);

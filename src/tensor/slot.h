@@ -37,7 +37,8 @@ void neb__tape_abandon(neb_tape *t);
 /* ---- the ends of a stage --------------------------------------------------------------------------------- */
 
 /* A tensor (rows, cols) of the compute type that the stage before has computed: it lies in `value`, `at` bytes
- * from its beginning. The backward writes its gradient to the same place of `grad`. */
+ * from its beginning. The backward writes its gradient to the same place of `grad`. NULL: nothing before it is trained, and no
+ * gradient is computed. */
 neb_tensor *neb__op_stage_in(neb_tape *t, neb_buffer *value, neb_buffer *grad, size_t at, int64_t rows,
                              int64_t cols);
 /* Copies x to `value` for the stage behind. The backward begins with the gradient that is in `grad` by then. */

@@ -3,6 +3,7 @@
  * All arrays of a batch lie in one block of 64-byte aligned pieces, cut for the largest bucket at creation.
  * The packing thread and the trainer pass a batch back and forth, so a step allocates nothing. */
 #include "text/batch.h"
+#include "base/crc32c.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -148,4 +149,15 @@ neb_status neb__batch_check(const struct neb_batch *b, int32_t vocab)
     }
     PROMISE(used == b->loss.used);
     return NEB_OK;
+}
+
+uint32_t neb__batch_check_value(const struct neb_batch *b)
+{
+    uint32_t crc = 0;
+    for (int i = 0; i < b->sides; i++) {
+        const struct neb_batch_side *s = &b->side[i];
+        crc = neb__crc32c(crc, s->ids, (size_t)s->used * sizeof *s->ids);
+        crc = neb__crc32c(crc, s->cu_seqlens, (size_t)(s->nseq_used + 1) * sizeof *s->cu_seqlens);
+    }
+    return crc;
 }

@@ -81,6 +81,9 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, // 
                           int32_t *label,         // (side[0].tokens)
                           float *weight);         // (side[0].tokens)
 
+/* Returns a check value of everything that a model reads of a batch: two sites have drawn the same one. */
+uint32_t neb__batch_check_value(const struct neb_batch *b);
+
 /* Checks every promise made above; for tests and after changes of a packer. The message of NEB_ERR_INTERNAL
  * names the broken one. */
 neb_status neb__batch_check(const struct neb_batch *b, int32_t vocab);

@@ -65,7 +65,7 @@ static neb_status list_params(struct neb_gate_end *e)
 
 void neb__trainer_find_facts(struct neb_trainer *t)
 {
-    const bool model = neb__work_model(t->work);
+    const bool model = neb__work_model(t->work) && (!t->stage || neb__stage_site_has_model(t->stage));
     bool from, to;
     neb__data_wants(&t->data, &from, &to);
     t->facts =

@@ -144,6 +144,9 @@ static void say_where(const struct neb_trainer *t)
         snprintf(line, sizeof line, "The model is in %s, its generator in %s/generator. Next:", out, out);
     else if (model)
         snprintf(line, sizeof line, "The model is in %s. Next:", out);
+    else if (t->stage)
+        snprintf(line, sizeof line, "This site has trained its layers: site '%.100s' has the model. Next:",
+                 t->job->site[0].name);
     else
         snprintf(line, sizeof line,
                  "The generator is in %s/generator; the other site has the model. Next:", out);
@@ -156,7 +159,7 @@ void neb__trainer_say_next(const struct neb_trainer *t)
     neb__buf_init(&b, COMMAND);
     say_where(t);
     say_report(t->job, &b);
-    if (!t->split) say_eval(t->job, &b);
+    if (!t->split && !t->stage) say_eval(t->job, &b);
     if (t->facts.model && t->job->objective->sides == 2) say_translate(t, &b);
     if (t->facts.model && !strcmp(t->job->objective->name, "causal")) say_generate(t->job, &b);
     if (t->facts.exports) say_export(t->job, &b);

@@ -174,6 +174,19 @@ neb_status neb__resume_session(neb_session *session, const char *dir, int64_t st
     return status;
 }
 
+neb_status neb__resume_bytes(const char *dir, int64_t step, void *out, size_t n)
+{
+    char path[512];
+    struct neb_ckpt *c;
+    const void *bytes;
+    NEB_TRY(neb__ckpt_path(dir, step, path, sizeof path));
+    NEB_TRY(neb__ckpt_open(path, &c));
+    neb_status status = section(c, "session", n, &bytes);
+    if (status == NEB_OK) memcpy(out, bytes, n);
+    neb__ckpt_close(c);
+    return status;
+}
+
 /* An error leaves sum untouched. */
 static neb_status add_params(const char *dir, int64_t step, double *sum, int64_t n)
 {

@@ -36,6 +36,9 @@ neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char
 /* The session's part of the checkpoint of this step, whose other parts the ranks have loaded. */
 neb_status neb__resume_session(neb_session *session, const char *dir, int64_t step);
 
+/* What was given to neb__resume_save() as `member` without a session; it has n bytes. */
+neb_status neb__resume_bytes(const char *dir, int64_t step, void *out, size_t n);
+
 /* Writes the mean of the last `most` checkpoints' parameters into the model, and their number into *used. A
  * damaged one is left out with a warning, since it must not keep a finished run from its end. With fewer than
  * two of them *used is 0 and nothing changes. */

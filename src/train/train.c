@@ -92,10 +92,13 @@ static neb_status open_work(struct neb_trainer *t)
     NEB_TRY(prepare_data(t));
     if (j->at >= 0 && j->plan == NEB_STRATEGY_REPLICA)
         neb__job_share(j, &share, &shares);
+    else if (j->at >= 0 && j->plan == NEB_STRATEGY_PIPELINE)
+        NEB_TRY(neb__stage_site_open(j, &t->data, t->stop, &t->stage));
     else if (j->at >= 0)
         NEB_TRY(neb__split_open(j, &t->data, &t->split));
-    NEB_TRY(neb__work_open_ranks(&t->data, share, shares, t->split ? &t->split->links : NULL,
-                                 t->ranks ? &t->layout : NULL, &t->work));
+    const struct neb_step_links *links = t->split ? &t->split->links : NULL;
+    if (t->stage) links = &t->stage->links;
+    NEB_TRY(neb__work_open_ranks(&t->data, share, shares, links, t->ranks ? &t->layout : NULL, &t->work));
     NEB_TRY(neb__work_open_private(t->work));
     NEB_TRY(neb__work_collect(t->work));
     return t->split ? neb__split_share(t->split, neb__work_table(t->work)) : NEB_OK;
@@ -140,6 +143,18 @@ static void begin_metrics(struct neb_trainer *t)
     neb__meter_model(&t->meter, t->facts.trainable);
 }
 
+static neb_status start_stage(struct neb_trainer *t)
+{
+    struct neb_stage_marks marks;
+    bool resumes = t->loaded >= 0;
+    if (resumes) NEB_TRY(neb__resume_bytes(t->checkpoints, t->loaded, &marks, sizeof marks));
+    NEB_TRY(neb__stage_site_start(t->stage, t->session, resumes ? &marks : NULL, t->loaded, t->job->out));
+    t->stage->idle = waits;
+    t->stage->idle_arg = t;
+    neb__meter_stream(&t->meter, NULL, &t->stage->readings, true);
+    return NEB_OK;
+}
+
 static neb_status open_trainer(struct neb_trainer *t)
 {
     NEB_TRY(neb__train_schedule(t->job, &t->schedule));
@@ -160,6 +175,7 @@ static neb_status open_trainer(struct neb_trainer *t)
         NEB_TRY(neb__ranks_share(t));
     }
     NEB_TRY(neb__trainer_open_account(t));
+    if (t->stage) return start_stage(t);
     if (!t->split) return neb__trainer_refresh(t, t->session != NULL);
     NEB_TRY(neb__split_start(t->split, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
     if (t->session) t->split->idle = waits, t->split->idle_arg = t;
@@ -194,6 +210,7 @@ static void close_trainer(struct neb_trainer *t)
     neb__metrics_close(t->metrics);
     neb__ckpt_writer_close(t->writer);
     neb__split_close(t->split);
+    neb__stage_site_close(t->stage);
     neb_session_close(t->session);
     neb__work_close(t->work);
     neb__privacy_ledger_close(t->privacy);
@@ -248,6 +265,7 @@ static neb_status run(struct neb_trainer *t)
     neb__trainer_report(t);
     NEB_TRY(status);
     NEB_TRY(neb__trainer_finish(t));
+    if (t->stage) NEB_TRY(neb__stage_site_finish(t->stage));
     if (t->unsaved != NEB_OK)
         return neb__fail(t->unsaved, "the model is in %s, its last checkpoint is not", job->out);
     neb__trainer_sample(t, "done", true);

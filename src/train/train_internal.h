@@ -15,6 +15,7 @@
 
 #include "group/layout.h"
 #include "split/split_site.h"
+#include "split/stage_site.h"
 #include "train/resume.h"
 #include "train/train.h"
 #include "watch/meter.h"
@@ -65,6 +66,9 @@ struct neb_trainer {
     neb_session *session;               /* NULL: alone */
     struct neb_privacy_ledger *privacy; /* of a private training without a session; else NULL */
     struct neb_split_site *split;       /* relay, tutor; NULL: this site trains the whole model */
+    struct neb_stage_site *stage;       /* pipeline; NULL: the layers are not on several sites */
+    struct neb_site_stage_times told;   /* of it, as far as the meter knows */
+    double told_code;                   /* seconds of coding, likewise */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
     struct neb_trainer_facts facts;

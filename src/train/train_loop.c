@@ -51,6 +51,11 @@ static void measure(struct neb_trainer *t, const struct neb_work_step *s, double
 static neb_status too_large(const struct neb_trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
+    if (t->stage && neb__work_depth(t->work) > 1)
+        return neb__fail(NEB_ERR_NOMEM,
+                         "there is no memory for a step with %d micro-batches in flight: make wan.depth or "
+                         "train.tokens (%" PRId64 ") smaller, or set model.recompute: yes",
+                         neb__work_depth(t->work), c->tokens);
     return neb__fail(NEB_ERR_NOMEM,
                      "there is no memory for a step: make train.tokens (%" PRId64
                      ") smaller and train.micro (%" PRId64
@@ -62,7 +67,7 @@ static neb_status too_large(const struct neb_trainer *t)
  * checkpoint, is made up for; more is not, or a site that was stopped would train faster than it may. */
 static void keep_speed(struct neb_trainer *t, int64_t start, int64_t tokens)
 {
-    if (!(t->job->train.speed > 0)) return;
+    if (!(t->job->train.speed > 0) || t->stage) return; /* a stage keeps to it in every turn */
     if (t->pace_ns < start - SLACK_NS) t->pace_ns = start - SLACK_NS;
     t->pace_ns += (int64_t)(1e9 * (double)tokens / t->job->train.speed);
     neb__ranks_busy(t, true);
@@ -72,6 +77,18 @@ static void keep_speed(struct neb_trainer *t, int64_t start, int64_t tokens)
         nanosleep(&moment, NULL);
     }
     neb__ranks_busy(t, false);
+}
+
+/* The time that a stage has waited and coded in the step belongs to the meter; then bits and depth follow the line. */
+static neb_status tell_stage(struct neb_trainer *t)
+{
+    struct neb_site_stage_times now;
+    neb__work_site_times(t->work, &now);
+    neb__meter_add(&t->meter, NEB_TIME_WAIT, now.idle - t->told.idle);
+    neb__meter_add(&t->meter, NEB_TIME_ENCODE, t->stage->code_s - t->told_code);
+    t->told = now;
+    t->told_code = t->stage->code_s;
+    return neb__stage_control(t->stage, t->work);
 }
 
 static neb_status one_step(struct neb_trainer *t, bool *ended)
@@ -88,6 +105,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
         return neb__fail(status, "stopping: %d steps in a row were not finite; the last checkpoint is good",
                          t->skipped);
     if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
+    if (t->stage) NEB_TRY(tell_stage(t));
     keep_speed(t, start, step.tokens);
     t->progress.step++;
     t->progress.tokens += step.tokens;
@@ -109,17 +127,25 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
 
 static neb_status save(struct neb_trainer *t)
 {
+    struct neb_stage_marks marks = {0};
     struct neb_resume_member member = {.session = neb__trainer_rounds(t)};
+    bool takes_part = member.session || t->stage;
     neb__metrics_flush(t->metrics);
     if (t->gate) return neb__gate_save(t->gate, member.session, &t->progress);
     if (t->split) NEB_TRY(neb__split_saving(t->split));
+    if (t->stage) {
+        NEB_TRY(neb__stage_site_saving(t->stage, &marks));
+        member.bytes = &marks;
+        member.n = sizeof marks;
+    }
     neb__ranks_busy(t, true);
-    neb_status status = neb__resume_save(t->work, member.session ? &member : NULL, t->writer, &t->progress,
-                                         neb__ranks_save, t);
+    neb_status status =
+        neb__resume_save(t->work, takes_part ? &member : NULL, t->writer, &t->progress, neb__ranks_save, t);
     neb__ranks_busy(t, false);
     NEB_TRY(status);
     if (t->split)
         neb__split_saved(t->split, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
+    if (t->stage) neb__stage_site_saved(t->stage, t->writer, t->progress.step, &marks);
     return NEB_OK;
 }
 
@@ -155,6 +181,24 @@ static neb_status save_and_stop(struct neb_trainer *t)
     neb__progress_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
                        t->progress.step);
     return wait_saved(t) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;
+}
+
+/* A stage that waits for its neighbours in a step, or in an evaluation, is at no place for a checkpoint. It needs none:
+ * the next start goes on from the last one, and the neighbours' journals have the rest. */
+static neb_status stop_in_step(struct neb_trainer *t)
+{
+    (void)wait_saved(t);
+    int64_t saved = last_saved(t) > t->loaded ? last_saved(t) : t->loaded;
+    neb__progress_end(&t->show);
+    neb__progress_line(&t->show, "stopped in step %" PRId64 "; the same command goes on from step %" PRId64,
+                       t->progress.step + 1, saved < 0 ? 0 : saved);
+    return NEB_ERR_CANCELLED;
+}
+
+/* A checkpoint is due to make room elsewhere. */
+static bool wants_save(const struct neb_trainer *t)
+{
+    return neb__gate_wants_save(t->gate) || (t->stage && neb__stage_site_wants_save(t->stage));
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
@@ -237,6 +281,19 @@ static bool due(int64_t every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
+/* The stages of a pipeline evaluate together, behind a certain step. A checkpoint between the step and its evaluation would make
+ * the next start leave it out, and its neighbours wait for it. */
+static bool stops_here(const struct neb_trainer *t, bool evaluates)
+{
+    return *t->stop && !(t->stage && evaluates);
+}
+
+/* A request to stop that comes while a stage waits for its neighbours, or for its journals, ends it where it is. */
+static neb_status or_stopped(struct neb_trainer *t, neb_status status)
+{
+    return status == NEB_ERR_AGAIN && t->stage && *t->stop ? stop_in_step(t) : status;
+}
+
 neb_status neb__trainer_loop(struct neb_trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
@@ -245,21 +302,24 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
     while (!over(t, ended)) {
         if (t->split) NEB_TRY(await_other(t, &ended));
         if (ended) break;
+        if (t->stage && *t->stop) return or_stopped(t, save_and_stop(t));
         neb_status status = *t->stop ? NEB_OK : one_step(t, &ended);
         if (status == NEB_ERR_CANCELLED && t->split && t->split->produces) break; /* no more is wanted */
         if (status == NEB_ERR_LIMIT && neb__trainer_rounds(t)) { /* the run goes on, with the others' work */
             t->spent = true;
             continue;
         }
-        NEB_TRY(status);
-        if (*t->stop) return save_and_stop(t);
-        if (due(c->eval_every, t->progress.step)) {
+        NEB_TRY(or_stopped(t, status));
+        bool evaluates = due(c->eval_every, t->progress.step);
+        if (stops_here(t, evaluates)) return or_stopped(t, save_and_stop(t));
+        if (evaluates) {
             neb__ranks_busy(t, true);
             status = neb__trainer_evaluate(t, neb__trainer_rounds(t) != NULL);
             neb__ranks_busy(t, false);
-            NEB_TRY(status);
+            NEB_TRY(or_stopped(t, status));
         }
-        if (due(c->save_every, t->progress.step) || neb__gate_wants_save(t->gate)) NEB_TRY(save(t));
+        if (t->stage && *t->stop) return or_stopped(t, save_and_stop(t));
+        if (due(c->save_every, t->progress.step) || wants_save(t)) NEB_TRY(or_stopped(t, save(t)));
     }
     NEB_TRY(await_end(t, &ended));
     save_last(t);

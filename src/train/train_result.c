@@ -26,7 +26,8 @@ static void sample_outputs(struct neb_trainer *t, char *out, size_t size)
     struct neb_trainer_sampling *s = &t->sampling;
     struct neb_buf b;
     int64_t start = neb__now_ns();
-    if (!t->job->watch.samples || s->off || (s->at && s->took > samples_share * neb__seconds_since(s->at)))
+    if (!t->job->watch.samples || s->off || t->stage ||
+        (s->at && s->took > samples_share * neb__seconds_since(s->at)))
         return;
     neb__buf_init(&b, size - 1);
     neb_status status = neb__work_samples(t->work, "valid", &b);
@@ -184,13 +185,16 @@ neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *o
     out->evaluated = neb__trainer_held_out(t, out);
     NEB_TRY(without_loss(out->evaluated));
     NEB_TRY(neb__ranks_fetch(t));
+    if (t->stage) NEB_TRY(neb__stage_site_gather(t->stage, t->work));
+    if (t->stage && !neb__stage_site_has_model(t->stage)) return NEB_OK;
     return write_models(t);
 }
 
 neb_status neb__trainer_finish(struct neb_trainer *t)
 {
-    struct neb_conclusion c = {0};
-    NEB_TRY(t->gate ? neb__gate_conclude(t->gate, &c) : neb__trainer_conclude(t, &c));
+    struct neb_conclusion c = {.evaluated = NEB_ERR_NOTFOUND};
+    bool concluded = t->stage && t->stage->done; /* by an earlier start */
+    if (!concluded) NEB_TRY(t->gate ? neb__gate_conclude(t->gate, &c) : neb__trainer_conclude(t, &c));
     if (c.averaged) neb__progress_line(&t->show, "averaged the last %d checkpoints", c.averaged);
     if (c.evaluated == NEB_OK) show_held_out(t, &c);
     if (t->empty)
@@ -232,13 +236,16 @@ static void report_session(struct neb_trainer *t)
 
 static void report_split(struct neb_trainer *t)
 {
-    char text[300];
-    neb__split_describe(t->split, text, sizeof text);
+    char text[400];
+    if (t->stage)
+        neb__stage_site_describe(t->stage, t->work, text, sizeof text);
+    else
+        neb__split_describe(t->split, text, sizeof text);
     neb__progress_line(&t->show, "site %s: %s", t->job->site[t->job->at].name, text);
 }
 
 void neb__trainer_report(struct neb_trainer *t)
 {
-    if (t->split) report_split(t);
+    if (t->split || t->stage) report_split(t);
     if (neb__trainer_rounds(t)) report_session(t);
 }

@@ -2,7 +2,7 @@
  *
  * With strategy replica the sites share all trainable parameters: the loop meets the session after every
  * step, and the session changes the parameters when a record is committed. The sites of a split job (relay,
- * tutor) have no parameters in common. Their session serves the stream alone, so they never meet it. */
+ * tutor, pipeline) have no parameters in common. Their session serves the stream alone, so they never meet it. */
 #include "train/train_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -65,7 +65,7 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     NEB_TRY(tell_job(t, tokenizer));
     NEB_TRY(neb__trainer_set_privacy(t));
     if (t->gate) return neb__gate_register(t->gate, t->session);
-    return t->split ? NEB_OK : register_params(t);
+    return t->split || t->stage ? NEB_OK : register_params(t);
 }
 
 static void idle_at_start(void *trainer)
@@ -105,7 +105,7 @@ void neb__trainer_refuse(const struct neb_job *job)
 
 neb_session *neb__trainer_rounds(const struct neb_trainer *t)
 {
-    return t->split ? NULL : t->session;
+    return t->split || t->stage ? NULL : t->session;
 }
 
 neb_status neb__trainer_refresh(struct neb_trainer *t, bool changed)

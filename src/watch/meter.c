@@ -172,11 +172,21 @@ static void put_times(struct neb_meter *m, int64_t step)
     neb__metrics_put(m->metrics, step, "cpu", neb__process_cpu()); /* of this process, all threads */
 }
 
-/* Counts the bytes out and in so far, the stream's included, and the rates since the last sample. */
-static void count_bytes(struct neb_meter *m, const struct neb_session_status *s, double stream, double dt)
+/* Of the streams: out, in. */
+static void stream_bytes(const struct neb_meter *m, double out[2])
 {
-    double now[2] = {(double)s->bytes_out, (double)s->bytes_in};
-    now[m->produces ? 0 : 1] += stream;
+    struct neb_stream_status st = {0};
+    if (m->stream) neb_stream_get_status(m->stream, &st);
+    out[0] = m->split ? m->split->out : 0;
+    out[1] = m->split ? m->split->in : 0;
+    out[m->produces ? 0 : 1] += (double)st.bytes;
+}
+
+/* Counts the bytes out and in so far, the stream's included, and the rates since the last sample. */
+static void count_bytes(struct neb_meter *m, const struct neb_session_status *s, const double stream[2],
+                        double dt)
+{
+    double now[2] = {(double)s->bytes_out + stream[0], (double)s->bytes_in + stream[1]};
     m->link_out = 8 * (now[0] - m->bytes[0]) / dt;
     m->link_in = 8 * (now[1] - m->bytes[1]) / dt;
     m->bytes[0] = now[0];
@@ -187,7 +197,7 @@ static void put_kinds(struct neb_meter *m, int64_t step, const struct neb_sessio
 {
     char name[64];
     for (int i = 0; i < NEB_METER_KINDS; i++) {
-        double bytes = m->produces ? stream : 0;
+        double bytes = stream;
         if (i < NEB_TRAFFICS) bytes = (double)s->out[i];
         snprintf(name, sizeof name, "wan/out/%s", neb__kind_names[i]);
         neb__metrics_put(m->metrics, step, name, m->kind_before[i] + bytes);
@@ -387,13 +397,13 @@ void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, con
     m->time[NEB_TIME_COMPUTE] = fmax(0, neb__seconds_since(m->start_ns) - rest - m->time[NEB_TIME_WAIT]);
     dt = dt > 1e-3 ? dt : 1e-3;
     m->rate = (double)(p->tokens - m->last_tokens) / dt;
-    struct neb_stream_status st = {0};
-    if (m->stream) neb_stream_get_status(m->stream, &st);
-    count_bytes(m, &s, (double)st.bytes, dt);
+    double stream[2];
+    stream_bytes(m, stream);
+    count_bytes(m, &s, stream, dt);
     if (m->session) {
         notice(m, p->step, &s);
         put_session(m, p->step, &s);
-        put_kinds(m, p->step, &s, (double)st.bytes);
+        put_kinds(m, p->step, &s, stream[0]);
     }
     put_times(m, p->step);
     neb__metrics_put(m->metrics, p->step, "tokens", (double)p->tokens);

@@ -26,6 +26,7 @@ struct neb_meter_split {
     int64_t window;
     double takes, starved; /* the receiving site: items/s while it does not wait, share of its time waiting */
     uint64_t until;        /* the receiving site: the last item that it wants */
+    double out, in;        /* bytes of other streams than the meter's own, sent and received */
 };
 
 /* How a meter reaches the other sites;
@@ -84,7 +85,7 @@ struct neb_meter_point {
 /* `run` reaches `session`. It is not used if that is NULL. */
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
                       neb_session *session, const struct neb_meter_run *run, int64_t tokens);
-/* From now on the stream's bytes count, too. The stream and `split` must outlive the last sample. */
+/* From now on the stream's bytes count, too (NULL: those that `split` counts). The stream and `split` must outlive the last sample. */
 void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *split,
                        bool produces);
 /* The device and the size of what is trained, for the status. */

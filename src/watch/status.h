@@ -23,7 +23,7 @@
 #define NEB_STATUS_FIELDS(TEXT, INT, REAL, BOOL)                                                                            \
     TEXT(name, 64, "", SESSION, OLD("name", "site", "site", "name"), "the site's name in the roster")                       \
     TEXT(job, 64, "", LOOP, OLD("", "", "", ""), "the name of the job that it runs")                                        \
-    TEXT(strategy, 16, "", LOOP, OLD("", "", "", ""), "`replica`, `relay`, `tutor`")                                        \
+    TEXT(strategy, 16, "", LOOP, OLD("", "", "", ""), "`replica`, `relay`, `tutor`, `pipeline`")                                        \
     TEXT(role, 16, "", LOOP, OLD("", "role", "", ""), "what the site does in the job; `alone` without other sites")         \
     TEXT(state, 16, "", LOOP, OLD("", "state", "", ""),                                                                     \
          "what the training loop does: training, teaching, waiting, evaluating, witness, done, stopped; "                   \

@@ -39,6 +39,12 @@ static void hidden(const uint8_t *data, size_t size, const struct neb_stream_inf
         if (!isfinite(x[i])) abort();
 }
 
+static void activations(const uint8_t *data, size_t size, const struct neb_stream_info *info)
+{
+    static float x[MOST / 4];
+    (void)neb__activations_decode(data, size, info->rows, info->columns, x); /* any bits are values */
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct neb_stream_info info;
@@ -48,6 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (info.kind == NEB_STREAM_TOKENS) tokens(data, size, &info);
         if (info.kind == NEB_STREAM_LOGITS) logits(data, size, &info);
         if (info.kind == NEB_STREAM_HIDDEN) hidden(data, size, &info);
+        if (info.kind == NEB_STREAM_ACTIVATIONS) activations(data, size, &info);
     } else if (size > 2) {
         static uint32_t v[1 << 16];
         struct neb_reader r = {data + 2, size - 2, false};

@@ -36,7 +36,7 @@ static neb_status create(struct rig *r, const struct neb_model_config *c, const 
     if (stages < 2) return neb__model_create(c, p, "", NULL, r->params, &r->model);
     NEB_TRY(neb__model_config_check(c, &a));
     NEB_TRY(neb__stage_cut(&a, stages, range));
-    return neb__model_create_stage(c, p, &range[stage], r->params, &r->model);
+    return neb__model_create_stage(c, p, &range[stage], NULL, r->params, &r->model);
 }
 
 static neb_status make_model(struct rig *r, const char *family, const char *options, const char *peft,

@@ -1,0 +1,96 @@
+/* site_stage.h (internal): one stage of a model whose neighbours are at other sites.
+ *
+ * As in a pipeline of ranks (optim/pipeline.h) a micro-batch goes forwards through all stages and then backwards, and
+ * gradients are added up in the order of the micro-batches, as one process does it. The rest differs, because the way is
+ * long: a stage has `depth` micro-batches in flight instead of as many as stages follow, and it does what it has the
+ * input for. A backward comes first, since it frees a slot here and feeds the stage before. In which order forwards and
+ * backwards take turns changes no bit: the parameters stay as they are until all backwards are over.
+ *
+ * A site may have both ends of the model (`twice`): a micro-batch makes two visits, with one slot more for the second,
+ * which ends with the loss. Both visits may add to one gradient, that of a tied token table. So their order follows from
+ * the depth alone, and the bits from the job.
+ *
+ * The messages are on the host, as float, whatever the device computes with. Who carries them is not known here: `ways`
+ * does, and it may code them. After the backwards the stages tell each other the square of their gradient's norm, losses
+ * and counts (neb__site_stage_sums()), so that all of them clip by the same norm and skip the same steps. */
+#ifndef NEB_OPTIM_SITE_STAGE_H
+#define NEB_OPTIM_SITE_STAGE_H
+
+#include "optim/pipeline.h"
+
+enum neb_stage_run { NEB_STAGE_TRAINS, NEB_STAGE_EVALUATES };
+
+/* What crosses a cut in one run: one or two parts of rows, one behind the other. The rows behind the first `used` of a
+ * part are padding: they need not cross, and are zeros then. */
+struct neb_stage_message {
+    enum neb_stage_run run;
+    bool back;       /* gradients, to the stage before; else hidden states, to the stage behind */
+    uint32_t number; /* of the run, in its step or evaluation */
+    uint32_t check;  /* check value of the batch: both ends must have drawn the same */
+    int parts;
+    struct {
+        int64_t rows, used;
+    } part[2];
+    int64_t width;
+};
+
+/* NEB_ERR_AGAIN (quiet): this site was asked to stop while it waited. Other errors end the step. */
+struct neb_stage_ways {
+    void *arg;
+    bool before, behind; /* there is a stage on that side */
+    /* Whether the next message of that kind is here; waits at most so long. NEB_ERR_TIMEOUT (quiet): it is not */
+    neb_status (*ready)(void *arg, bool back, double wait_s);
+    neb_status (*take)(void *arg, const struct neb_stage_message *m, float *values);
+    neb_status (*give)(void *arg, const struct neb_stage_message *m, const float *values);
+    /* `own` (n) of every stage, added up in the order of the stages. */
+    neb_status (*add_up)(void *arg, double *own, int n);
+    /* Every stage gets what the last one has. */
+    neb_status (*spread)(void *arg, void *bytes, size_t n);
+};
+
+/* What crosses the cut before a stage, and the one behind it, in the run of `micro`; parts and rows are filled in. */
+typedef neb_status (*neb_stage_shape_fn)(void *arg, void *run, struct neb_stage_message *before,
+                                         struct neb_stage_message *behind);
+
+struct neb_site_stage_config {
+    const struct neb_stage_ways *ways;
+    size_t before_bytes, behind_bytes; /* of the largest message, in the compute type */
+    int64_t width;
+    bool gradients_in, gradients_out; /* gradients come from behind; they go to the stage before */
+    bool forward_only;                /* nothing is trained here or before: there is no backward */
+    bool
+        twice; /* a micro-batch comes twice: first it goes to the stage behind, at last it comes from the stage before */
+    double speed; /* most rows a second of a turn; 0: no limit */
+    neb_enter_stage_fn enter;
+    neb_stage_shape_fn shape;
+    void *arg; /* of both */
+};
+
+/* Since the stage was opened. */
+struct neb_site_stage_times {
+    double all, idle;         /* seconds of steps, and those of them spent waiting for a neighbour */
+    double forward, backward; /* of all micro-batches */
+    int64_t micros;
+};
+
+struct neb_site_stage;
+
+/* The tape gets `depth` slots. NEB_ERR_NOMEM */
+neb_status neb__site_stage_open(neb_device *d, neb_tape *t, const struct neb_site_stage_config *c, int depth,
+                                struct neb_site_stage **out);
+void neb__site_stage_close(struct neb_site_stage *s); /* NULL is fine */
+/* Between steps. On an error the depth is the one before. */
+neb_status neb__site_stage_set_depth(struct neb_site_stage *s, int depth);
+int neb__site_stage_depth(const struct neb_site_stage *s);
+void neb__site_stage_times(const struct neb_site_stage *s, struct neb_site_stage_times *out);
+
+/* Forwards and backwards of a step's micro-batches; one run forwards only, in slot 0. */
+neb_status neb__site_stage_run(struct neb_site_stage *s, const struct neb_micro *micros, int n);
+neb_status neb__site_stage_forward(struct neb_site_stage *s, const struct neb_run *run);
+void neb__site_stage_begin_eval(struct neb_site_stage *s); /* its runs are numbered from 0 */
+
+/* Turns losses, counts, norm² and the non-finite flag of this stage into those of all. own: the square of its
+ * norm, or negative: as in the step's numbers. */
+neb_status neb__site_stage_sums(struct neb_site_stage *s, double own, struct neb_ctl *device_ctl);
+
+#endif

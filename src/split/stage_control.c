@@ -1,0 +1,74 @@
+/* stage_control.c: fits a stage to its lines. Between steps, at most once a second, it measures, asks stage_rate.c and
+ * carries out the answer. A depth for which there is no memory is not tried. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "run/session.h"
+#include "run/stream.h"
+#include "split/stage_site.h"
+
+#include <stdio.h>
+
+static const double period = 1, fresh = 10;
+
+void neb__stage_control_begin(struct neb_stage_site *s)
+{
+    struct neb_stage_rate_config c = {.bits = (int)s->job->wan.bits,
+                                      .depth = (int)s->job->wan.depth,
+                                      .behind = s->stages - 1 - s->stage + s->ring,
+                                      .micro = (int)s->job->train.micro};
+    neb__stage_rate_init(&s->rate, &c);
+    s->bits = s->rate.bits;
+    snprintf(s->readings.rung, sizeof s->readings.rung, "int%d", s->bits);
+    if (s->bits > 8) snprintf(s->readings.rung, sizeof s->readings.rung, s->bits == 16 ? "bf16" : "fp32");
+    s->readings.window = s->rate.depth;
+    s->looked_ns = neb__now_ns();
+}
+
+static void look(const struct neb_stage_site *s, struct neb_stage_rate_sample *out)
+{
+    static const enum neb_stage_way ways[] = {NEB_AHEAD_OUT, NEB_BACK_OUT};
+    for (int i = 0; i < 2; i++) {
+        const neb_stream *st = s->end[ways[i]].stream;
+        struct neb_line line;
+        if (!st) continue;
+        neb__session_line(st->session, st->peer, &line);
+        if (!line.up) continue;
+        if (ways[i] == NEB_AHEAD_OUT) out->rtt = line.rtt;
+        double rate = line.goodput_age >= 0 && line.goodput_age < fresh ? line.goodput_out / 8 : 0;
+        if (rate > 0 && (!(out->line > 0) || rate < out->line)) out->line = rate;
+    }
+}
+
+/* Slots that fit into train.memory; 0: there is no limit. */
+static int room(const struct neb_stage_site *s, struct neb_work *w)
+{
+    struct neb_device_info info;
+    int64_t limit = s->job->train.memory, slot = neb__work_slot_bytes(w);
+    if (limit <= 0 || slot <= 0) return 0;
+    neb_device_get_info(neb__work_device(w), &info);
+    int64_t more = (limit - info.memory_used) / slot, have = neb__work_depth(w);
+    return (int)(more < 0 ? have : have + more);
+}
+
+neb_status neb__stage_control(struct neb_stage_site *s, struct neb_work *w)
+{
+    struct neb_site_stage_times now;
+    struct neb_stage_rate_sample in = {.bytes = s->item_bytes, .room = room(s, w)};
+    s->readings.out = s->end[NEB_AHEAD_OUT].all_bytes + s->end[NEB_BACK_OUT].all_bytes;
+    s->readings.in = s->end[NEB_AHEAD_IN].all_bytes + s->end[NEB_BACK_IN].all_bytes;
+    if (neb__seconds_since(s->looked_ns) < period) return NEB_OK;
+    neb__work_site_times(w, &now);
+    int64_t micros = now.micros - s->seen.micros;
+    if (micros > 0)
+        in.turn = (now.forward - s->seen.forward + now.backward - s->seen.backward) / (double)micros;
+    s->seen = now;
+    s->looked_ns = neb__now_ns();
+    look(s, &in);
+    if (!neb__stage_rate_step(&s->rate, &in)) return NEB_OK;
+    neb__info("%s", s->rate.reason);
+    snprintf(s->readings.why, sizeof s->readings.why, "%s", s->rate.reason);
+    s->bits = s->rate.bits;
+    if (s->bits <= 8) snprintf(s->readings.rung, sizeof s->readings.rung, "int%d", s->bits);
+    s->readings.window = s->rate.depth;
+    return neb__work_set_depth(w, s->rate.depth);
+}

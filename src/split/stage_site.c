@@ -1,0 +1,420 @@
+/* stage_site.c: one site's stage of a model: where it is cut, its streams, checkpoints and the end.
+ *
+ * Recovery needs no common rollback. Between two steps a stage is a function of its checkpoint and of the items that it
+ * took since. So a stage that was killed loads its checkpoint, takes the items behind it from the neighbours' journals
+ * once more, and makes the same steps: the items that it gives meanwhile are in its own journal already, which ignores
+ * them. Its neighbours wait and lose nothing but the time. A journal keeps an item until two checkpoints of its receiver
+ * cover it, so that a damaged one does no harm; when much has been received since the last checkpoint, the next one comes
+ * early (wan.journal).
+ *
+ * A run has a tag, drawn by the first site when its folder OUT is new. It is in OUT/stream.run of every site and in every
+ * item. A site without that file begins anew, and so do its journals; items of another run are refused.
+ * OUT/pipeline.done says that this site has got and given everything: started again, it only waits for its neighbours. */
+#include "split/stage_site.h"
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "net/journal.h"
+#include "run/session.h"
+#include "run/stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { FINISH_SECONDS = 10, LONELY_SECONDS = 60, ITEMS = 1024, BYTES = 128 << 20, MESSAGE_MAX = 1 << 30 };
+static const double slice = 0.2;
+
+/* ---- where the model is cut ------------------------------------------------------------------------------- */
+
+/* The encoder and the first layer of the decoder share the token table. */
+static void keep_starts(const struct neb_arch *a, int stages, struct neb_stage_range *range)
+{
+    int64_t all = neb__stage_layers(a), first = a->layers + 1, rest = all - first;
+    if (a->kind != NEB_ENCODER_DECODER || range[0].end >= first || rest < stages - 1) return;
+    range[0].end = first;
+    for (int i = 1; i < stages; i++) {
+        range[i].first = range[i - 1].end;
+        range[i].end = first + rest * i / (stages - 1);
+    }
+}
+
+static neb_status by_hand(const struct neb_job *j, int64_t all, struct neb_stage_range *range,
+                          struct neb_stage_range *hole)
+{
+    int64_t at = 0, last = j->site[0].last_layers;
+    for (int i = 0; i < j->n_sites; i++) {
+        range[i] = (struct neb_stage_range){at, at + j->site[i].layers};
+        at = range[i].end;
+    }
+    if (at + last != all)
+        return neb__doc_fail(&j->doc, "sites",
+                             "the sites have %" PRId64
+                             " layers together (sites[].layers), but the model has %" PRId64,
+                             at + last, all);
+    if (last) *hole = (struct neb_stage_range){range[0].end, at};
+    if (last) range[0].end = all;
+    return NEB_OK;
+}
+
+static int table_sites(const struct neb_job *j, const struct neb_arch *a, const struct neb_stage_range *range)
+{
+    int holders = 0;
+    for (int i = 0; i < j->n_sites; i++) holders += neb__stage_has_table(a, &range[i]);
+    return holders;
+}
+
+static neb_status check_table(const struct neb_job *j, const struct neb_arch *a,
+                              const struct neb_stage_range *range)
+{
+    if (table_sites(j, a, range) < 2) return NEB_OK;
+    if (a->tied && a->head == NEB_HEAD_TOKENS)
+        return neb__doc_fail(
+            &j->doc, "model",
+            "strategy pipeline: the output is tied to the token table (model.tied), which must be at "
+            "one site: set model.tied: no, or give site '%s' the last layers, too "
+            "(sites[0].last_layers; with %d layers or more the cut does so by itself)",
+            j->site[0].name, 2 * j->n_sites);
+    return neb__doc_fail(
+        &j->doc, "sites",
+        "strategy pipeline: encoder and decoder read one token table, which must be at one site: "
+        "site '%s' needs at least %" PRId64 " layers, the encoder's and the first of the decoder",
+        j->site[0].name, a->layers + 1);
+}
+
+/* Both ends of the model at the first site: half as much work at each of them as another site has. */
+static neb_status close_ring(const struct neb_job *j, const struct neb_arch *a, struct neb_stage_range *range,
+                             struct neb_stage_range *hole)
+{
+    struct neb_stage_range part[2 * NEB_JOB_SITES];
+    const int n = j->n_sites;
+    if (neb__stage_layers(a) < 2 * n) return NEB_OK;
+    NEB_TRY(neb__stage_cut(a, 2 * n, part));
+    keep_starts(a, 2 * n, part);
+    for (int i = 1; i < n; i++) range[i] = (struct neb_stage_range){part[2 * i - 1].first, part[2 * i].end};
+    range[0] = (struct neb_stage_range){0, neb__stage_layers(a)};
+    *hole = (struct neb_stage_range){range[1].first, range[n - 1].end};
+    return NEB_OK;
+}
+
+static neb_status cut(const struct neb_job *j, const struct neb_data *data, struct neb_stage_range *range,
+                      struct neb_stage_range *hole)
+{
+    struct neb_arch a;
+    NEB_TRY(neb__model_config_check(&data->models.model, &a));
+    *hole = (struct neb_stage_range){0};
+    if (j->site[0].layers > 0) {
+        NEB_TRY(by_hand(j, neb__stage_layers(&a), range, hole));
+    } else {
+        NEB_TRY(neb__stage_cut(&a, j->n_sites, range));
+        keep_starts(&a, j->n_sites, range);
+        if (table_sites(j, &a, range) > 1 && a.tied) NEB_TRY(close_ring(j, &a, range, hole));
+    }
+    return check_table(j, &a, range);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------- */
+
+neb_status neb__stage_waits(struct neb_stage_site *s)
+{
+    if (*s->stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
+    if (s->idle) s->idle(s->idle_arg);
+    return NEB_OK;
+}
+
+static neb_status ready(void *site, bool back, double wait_s)
+{
+    struct neb_stage_site *s = site;
+    neb_status status = neb__stream_ready(s->end[back ? NEB_BACK_IN : NEB_AHEAD_IN].stream, 1, wait_s);
+    if (status == NEB_ERR_TIMEOUT && wait_s > 0) NEB_TRY(neb__stage_waits(s));
+    return status;
+}
+
+static neb_status open_all(struct neb_stage_site *s, const struct neb_data *data)
+{
+    const struct neb_job *j = s->job;
+    struct neb_stage_range range[NEB_JOB_SITES], hole;
+    NEB_TRY(cut(j, data, range, &hole));
+    s->ring = hole.end > 0;
+    neb__stage_control_begin(s);
+    s->ways = (struct neb_stage_ways){.arg = s,
+                                      .before = s->ring || s->stage > 0,
+                                      .behind = s->ring || s->stage < s->stages - 1,
+                                      .ready = ready,
+                                      .take = neb__stage_take,
+                                      .give = neb__stage_give,
+                                      .add_up = neb__stage_add_up,
+                                      .spread = neb__stage_spread};
+    s->links.stage =
+        (struct neb_stage_links){.ways = &s->ways, .range = range[s->stage], .depth = s->rate.depth};
+    if (!s->stage) s->links.stage.hole = hole;
+    const char *out = j->out;
+    if (snprintf(s->run_path, sizeof s->run_path, "%s/stream.run", out) >= (int)sizeof s->run_path ||
+        snprintf(s->done_path, sizeof s->done_path, "%s/pipeline.done", out) >= (int)sizeof s->done_path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", out);
+    if (s->ring && !s->stage)
+        neb__info("stage 1 of %d: layers 1 to %" PRId64 " and %" PRId64 " to %" PRId64
+                  ", since the output is tied to the token table",
+                  s->stages, hole.first, hole.end + 1, range[0].end);
+    else
+        neb__info("stage %d of %d: layers %" PRId64 " to %" PRId64, s->stage + 1, s->stages,
+                  range[s->stage].first + 1, range[s->stage].end);
+    return NEB_OK;
+}
+
+neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data *data,
+                                const volatile sig_atomic_t *stop, struct neb_stage_site **out)
+{
+    struct neb_stage_site *s = NEB_NEW(struct neb_stage_site);
+    if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stage");
+    s->job = job;
+    s->stage = job->at;
+    s->stages = job->n_sites;
+    s->stop = stop;
+    neb__buf_init(&s->item, NEB_STREAM_ITEM_MAX);
+    neb__buf_init(&s->message, MESSAGE_MAX);
+    neb_status status = open_all(s, data);
+    if (status != NEB_OK) {
+        neb__stage_site_close(s);
+        return status;
+    }
+    *out = s;
+    return NEB_OK;
+}
+
+void neb__stage_site_close(struct neb_stage_site *s)
+{
+    if (!s) return;
+    for (int i = 0; i < NEB_STAGE_WAYS; i++) neb_stream_close(s->end[i].stream);
+    neb__buf_free(&s->item);
+    neb__buf_free(&s->message);
+    neb__free(s);
+}
+
+/* ---- streams ---------------------------------------------------------------------------------------------- */
+
+static bool produces(enum neb_stage_way way)
+{
+    return way == NEB_AHEAD_OUT || way == NEB_BACK_OUT;
+}
+
+/* The stage on the other end; -1 or `stages`: nobody. */
+static int neighbour(const struct neb_stage_site *s, enum neb_stage_way way)
+{
+    int other = way == NEB_AHEAD_IN || way == NEB_BACK_OUT ? s->stage - 1 : s->stage + 1;
+    return s->ring ? (other + s->stages) % s->stages : other;
+}
+
+bool neb__stage_in_line(const struct neb_stage_site *s, enum neb_stage_way way)
+{
+    bool before = way == NEB_AHEAD_IN || way == NEB_BACK_OUT;
+    if (!s->end[way].stream) return false;
+    return before ? s->stage > 0 : s->stage < s->stages - 1;
+}
+
+/* Another job of the same sites has other numbers, and so journals of its own. */
+static uint32_t number_of(const struct neb_stage_site *s, enum neb_stage_way way)
+{
+    uint32_t crc = neb__crc32c(0, s->job->name, strlen(s->job->name));
+    int before =
+        way == NEB_AHEAD_OUT || way == NEB_BACK_IN ? s->stage : neighbour(s, way); /* who sends ahead */
+    bool back = way == NEB_BACK_IN || way == NEB_BACK_OUT;
+    return 1 + crc % 65000 + 2 * (uint32_t)before + back;
+}
+
+static neb_status forget_journal(const struct neb_stage_site *s, enum neb_stage_way way)
+{
+    char dir[PATH_MAX], name[64];
+    const struct neb_job *j = s->job;
+    if (snprintf(dir, sizeof dir, "%s/streams", neb__session_folder(j, j->at)) >= (int)sizeof dir)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    snprintf(name, sizeof name, "%.40s-%u", j->site[neighbour(s, way)].name, number_of(s, way));
+    NEB_TRY(neb__file_make_dir(dir, 0700));
+    return neb__journal_remove(dir, name);
+}
+
+/* False: this site has not begun a run in this folder. */
+static bool read_run(struct neb_stage_site *s)
+{
+    char text[9] = "";
+    FILE *f = fopen(s->run_path, "r");
+    if (!f) return false;
+    size_t n = fread(text, 1, 8, f);
+    fclose(f);
+    if (n != 8 || strspn(text, "0123456789abcdef") != 8) return false;
+    s->run = (uint32_t)strtoul(text, NULL, 16);
+    s->run_known = true;
+    return true;
+}
+
+static neb_status begin_run(struct neb_stage_site *s)
+{
+    char text[12];
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++)
+        if (produces(w) && neighbour(s, w) >= 0 && neighbour(s, w) < s->stages) NEB_TRY(forget_journal(s, w));
+    (void)unlink(s->done_path);
+    if (s->stage) return NEB_OK; /* the first item says which run it is */
+    if (getrandom(&s->run, sizeof s->run, 0) != sizeof s->run)
+        return neb__fail(NEB_ERR_IO, "the system gives no random numbers");
+    s->run_known = true;
+    snprintf(text, sizeof text, "%08x\n", s->run);
+    return neb__file_replace(s->run_path, text, 9, 0600);
+}
+
+static neb_status open_way(struct neb_stage_site *s, neb_session *session, enum neb_stage_way way,
+                           const struct neb_stage_marks *marks)
+{
+    struct neb_stage_end *e = &s->end[way];
+    int other = neighbour(s, way);
+    e->at = marks ? marks->at[way] : 0; /* the next checkpoint of a site that has finished has it, too */
+    if (other < 0 || other >= s->stages || (s->done && !produces(way))) return NEB_OK;
+    e->other = s->job->site[other].name;
+    struct neb_stream_config c = {.site = e->other,
+                                  .number = number_of(s, way),
+                                  .produce = produces(way),
+                                  .mark = e->at,
+                                  .items = ITEMS,
+                                  .bytes = BYTES};
+    return neb_stream_open(session, &c, &e->stream);
+}
+
+static neb_status check_more(const struct neb_stage_site *s, int64_t step)
+{
+    if (!s->done || step >= s->job->train.steps) return NEB_OK;
+    return neb__doc_fail(&s->job->doc, "train.steps",
+                         "train.steps is %" PRId64 ", but the run in %s has ended after %" PRId64
+                         ": begin another one with its model (init.from), in another folder `out`",
+                         s->job->train.steps, s->job->out, step);
+}
+
+neb_status neb__stage_site_start(struct neb_stage_site *s, neb_session *session,
+                                 const struct neb_stage_marks *marks, int64_t step, const char *out)
+{
+    bool begun = read_run(s);
+    if (marks && !begun)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "%s has a checkpoint, but no %s: remove the folders `out` of all sites to start from "
+            "nothing",
+            out, s->run_path);
+    if (!begun) NEB_TRY(begin_run(s));
+    s->done = marks && !access(s->done_path, F_OK);
+    NEB_TRY(check_more(s, step));
+    if (marks) s->saved[0].marks = s->saved[1].marks = *marks;
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++) NEB_TRY(open_way(s, session, w, marks));
+    return NEB_OK;
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------------------ */
+
+neb_status neb__stage_site_saving(struct neb_stage_site *s, struct neb_stage_marks *out)
+{
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++) {
+        struct neb_stage_end *e = &s->end[w];
+        out->at[w] = e->at;
+        if (!e->stream || !produces(w)) continue;
+        neb_status status;
+        while ((status = neb_stream_sync(e->stream, slice)) == NEB_ERR_TIMEOUT) NEB_TRY(neb__stage_waits(s));
+        NEB_TRY(status);
+    }
+    return NEB_OK;
+}
+
+void neb__stage_site_saved(struct neb_stage_site *s, struct neb_ckpt_writer *writer, int64_t step,
+                           const struct neb_stage_marks *marks)
+{
+    struct neb_ckpt_report r;
+    neb__ckpt_writer_report(writer, &r);
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++) {
+        struct neb_stage_end *e = &s->end[w];
+        if (!e->stream || produces(w)) continue;
+        /* the writer has waited for the checkpoint before this one: what saved[0] covers is covered twice */
+        if (r.last_step >= s->saved[1].step) (void)neb_stream_retain(e->stream, s->saved[0].marks.at[w]);
+        e->bytes = e->seen = 0;
+    }
+    s->saved[0] = s->saved[1];
+    s->saved[1].step = step;
+    s->saved[1].marks = *marks;
+}
+
+/* The journal holds what came since the last checkpoint but one. Between steps, once behind each: after the next one it may be too
+ * late. */
+bool neb__stage_site_wants_save(struct neb_stage_site *s)
+{
+    bool wants = false;
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++) {
+        struct neb_stage_end *e = &s->end[w];
+        if (produces(w)) continue;
+        if (e->bytes - e->seen > e->most) e->most = e->bytes - e->seen;
+        e->seen = e->bytes;
+        wants |= e->bytes + e->most > (uint64_t)s->job->wan.journal / 4;
+    }
+    return wants;
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------------- */
+
+/* Nothing more is taken: the other site may forget everything. */
+static neb_status end_in(struct neb_stage_site *s, struct neb_stage_end *e)
+{
+    (void)s;
+    (void)neb_stream_retain(e->stream, e->at);
+    neb_status end = neb_stream_finish(e->stream, FINISH_SECONDS);
+    if (end == NEB_ERR_TIMEOUT)
+        neb__warn(
+            "site '%s' could not be told that this site has finished; stop it there by hand if it goes on",
+            e->other);
+    return end == NEB_ERR_TIMEOUT ? NEB_OK : end;
+}
+
+/* Stays until the other site has everything. A site that had finished before does not wait for ever for one that is
+ * not there any more. */
+static neb_status end_out(struct neb_stage_site *s, struct neb_stage_end *e)
+{
+    double alone = 0;
+    for (;;) {
+        struct neb_stream_status st;
+        neb_status end = neb_stream_drain(e->stream, slice);
+        if (end != NEB_ERR_TIMEOUT) return end;
+        if (*s->stop)
+            return neb__quiet(NEB_ERR_CANCELLED, "stopped before site '%s' had every item", e->other);
+        neb_stream_get_status(e->stream, &st);
+        alone = st.linked || !s->done ? 0 : alone + slice;
+        if (alone > LONELY_SECONDS) return NEB_OK;
+        if (s->idle) s->idle(s->idle_arg);
+    }
+}
+
+/* Whoever has finished gives nothing again: so what it gave is on its disk first. */
+neb_status neb__stage_site_finish(struct neb_stage_site *s)
+{
+    struct neb_stage_marks marks;
+    if (!s->done) {
+        NEB_TRY(neb__stage_site_saving(s, &marks));
+        NEB_TRY(neb__file_replace(s->done_path, "done\n", 5, 0600));
+    }
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++)
+        if (s->end[w].stream && !produces(w)) NEB_TRY(end_in(s, &s->end[w]));
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++)
+        if (s->end[w].stream && produces(w)) NEB_TRY(end_out(s, &s->end[w]));
+    return NEB_OK;
+}
+
+void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_work *w, char *out,
+                              size_t size)
+{
+    struct neb_site_stage_times t;
+    neb__work_site_times(w, &t);
+    const struct neb_stage_end *e = s->end;
+    const struct neb_stage_range *r = &s->links.stage.range;
+    snprintf(out, size,
+             "stage %d of %d (layers %" PRId64 " to %" PRId64
+             "), %.2f MB ahead and %.2f MB back sent, %.2f MB and %.2f MB received; %.1f s waiting for "
+             "neighbours, %.1f s coding",
+             s->stage + 1, s->stages, r->first + 1, r->end, e[NEB_AHEAD_OUT].all_bytes / 1e6,
+             e[NEB_BACK_OUT].all_bytes / 1e6, e[NEB_AHEAD_IN].all_bytes / 1e6, e[NEB_BACK_IN].all_bytes / 1e6,
+             t.idle, s->code_s);
+}

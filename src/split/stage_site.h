@@ -1,0 +1,138 @@
+/* stage_site.h: one site's stage of a model whose layers live on several sites (strategy pipeline).
+ *
+ * The sites stand in a line, in the order of the job. Between two neighbours there are two streams: ahead, with the hidden
+ * states of every micro-batch, and back, with their gradients. At the end of each step both carry the sums by which all
+ * stages clip and skip alike. Where the output is tied to the token table, the first site has the first and the last layers,
+ * and the line is a ring: two more streams join the last site to the first. All sites draw the same batches, so no text crosses. A successful open owes a close.
+ *
+ *     stage_site.c     opening, waiting, checkpoints, the end
+ *     stage_item.c     what a message looks like as items of a stream
+ *     stage_gather.c   the whole model at the first site
+ *     stage_rate.c     bits and depth for a measured line: pure
+ *     stage_control.c  measures, asks stage_rate.c and carries out the answer */
+#ifndef NEB_SPLIT_STAGE_SITE_H
+#define NEB_SPLIT_STAGE_SITE_H
+
+#include "split/stage_rate.h"
+#include "store/checkpoint.h"
+#include "task/data.h"
+#include "task/work.h"
+#include "watch/meter.h"
+
+#include <limits.h>
+#include <nebula/nebula.h>
+#include <signal.h>
+
+enum neb_stage_way { NEB_AHEAD_IN, NEB_AHEAD_OUT, NEB_BACK_IN, NEB_BACK_OUT, NEB_STAGE_WAYS };
+
+/* One end of a stream with a neighbour. */
+struct neb_stage_end {
+    neb_stream *stream;  /* NULL: there is no neighbour on that side */
+    const char *other;   /* its site */
+    uint64_t at;         /* items that the steps so far have taken, or given */
+    uint64_t bytes;      /* of them since the last checkpoint, if they were taken, */
+    uint64_t seen, most; /* … at the last look, and of a step at most */
+    uint64_t allowed;    /* bytes that its journal was allowed, if they are given */
+    double all_bytes;    /* sent or received by this process */
+};
+
+/* What a checkpoint must know: items of each stream up to its step, little-endian. */
+struct neb_stage_marks {
+    uint64_t at[NEB_STAGE_WAYS];
+};
+
+struct neb_stage_site {
+    const struct neb_job *job;
+    int stage, stages;
+    bool ring; /* the first site has both ends of the model, and the last one sends to it */
+    struct neb_stage_ways ways;
+    struct neb_step_links links; /* for neb__work_open() */
+    struct neb_stage_end end[NEB_STAGE_WAYS];
+    struct {
+        int64_t step;
+        struct neb_stage_marks marks;
+    } saved[2]; /* checkpoints handed to the writer, newest last */
+    struct neb_buf item, message;
+    uint32_t run; /* tag of the run; every item begins with it */
+    bool run_known;
+    bool done; /* an earlier start has concluded this run */
+    char run_path[PATH_MAX], done_path[PATH_MAX];
+    int bits;
+    struct neb_stage_rate rate;
+    struct neb_site_stage_times seen; /* at the last decision */
+    double item_bytes;                /* of the messages of a micro-batch at 8 bits, one way */
+    int64_t looked_ns;
+    double code_s; /* spent in coding, and the part of it that is accounted */
+    struct neb_meter_split readings;
+    const volatile sig_atomic_t *stop;
+    void (*idle)(void *arg); /* called now and then while this site waits; NULL: nobody wants to know */
+    void *idle_arg;
+};
+
+/* Cuts the model. After it `links` is ready. NEB_ERR_CONFIG */
+neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data *data,
+                                const volatile sig_atomic_t *stop, struct neb_stage_site **out);
+void neb__stage_site_close(struct neb_stage_site *s); /* NULL is fine */
+
+/* Opens the streams. The session has started. marks: of the checkpoint of `step`; NULL: there is none. */
+neb_status neb__stage_site_start(struct neb_stage_site *s, neb_session *session,
+                                 const struct neb_stage_marks *marks, int64_t step, const char *out);
+
+/* Before and after a checkpoint is handed to the writer. */
+neb_status neb__stage_site_saving(struct neb_stage_site *s, struct neb_stage_marks *out);
+void neb__stage_site_saved(struct neb_stage_site *s, struct neb_ckpt_writer *writer, int64_t step,
+                           const struct neb_stage_marks *marks);
+/* The neighbours keep so much for this site that a checkpoint is due. */
+bool neb__stage_site_wants_save(struct neb_stage_site *s);
+
+/* stage_gather.c: the first site gets the parameters of all. Every site makes this call. */
+neb_status neb__stage_site_gather(struct neb_stage_site *s, struct neb_work *w);
+bool neb__stage_site_has_model(const struct neb_stage_site *s); /* the first one */
+
+/* The last checkpoint is on disk, and the model where it belongs. Stays until the neighbours need nothing more. */
+neb_status neb__stage_site_finish(struct neb_stage_site *s);
+
+/* One line: stage, bytes, time. */
+void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_work *w, char *out,
+                              size_t size);
+
+/* stage_control.c: between steps: bits and depth follow the line, unless the job fixes them. */
+void neb__stage_control_begin(struct neb_stage_site *s);
+neb_status neb__stage_control(struct neb_stage_site *s, struct neb_work *w);
+
+/* ---- between the files ---------------------------------------------------------------------------------- */
+
+enum neb_stage_kind {
+    NEB_STAGE_ITEM_RUN = 1, /* hidden states or gradients of a step */
+    NEB_STAGE_ITEM_EVAL,    /* hidden states of held-out text */
+    NEB_STAGE_ITEM_SUMS,
+    NEB_STAGE_ITEM_SPREAD,
+    NEB_STAGE_ITEM_VALUES, /* of parameters */
+    NEB_STAGE_ITEM_END
+};
+
+/* What stands before the bytes of a message. */
+struct neb_stage_head {
+    enum neb_stage_kind kind;
+    bool bad;               /* a value was not finite, and no bytes follow */
+    uint32_t number, check; /* as in struct neb_stage_message; else 0 */
+};
+
+/* A message, cut into items where it is longer than one. get: the bytes are good until the next call. NEB_ERR_AGAIN (quiet): stopped;
+ * NEB_ERR_CORRUPT, NEB_ERR_CONFIG: not the message that comes next */
+neb_status neb__stage_put(struct neb_stage_site *s, enum neb_stage_way way, const struct neb_stage_head *head,
+                          const void *bytes, size_t n);
+neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, struct neb_stage_head *head,
+                          const uint8_t **bytes, size_t *n);
+/* There is a stream, and the other site is the next one in the line: in a ring the streams between last and first site carry runs
+ * alone. */
+bool neb__stage_in_line(const struct neb_stage_site *s, enum neb_stage_way way);
+/* The functions of `ways`. */
+neb_status neb__stage_take(void *site, const struct neb_stage_message *m, float *values);
+neb_status neb__stage_give(void *site, const struct neb_stage_message *m, const float *values);
+neb_status neb__stage_add_up(void *site, double *own, int n);
+neb_status neb__stage_spread(void *site, void *bytes, size_t n);
+/* Called while it waits. NEB_ERR_AGAIN (quiet): asked to stop */
+neb_status neb__stage_waits(struct neb_stage_site *s);
+
+#endif
