@@ -64,8 +64,18 @@ void neb_log_set_level(neb_log_level level)
     atomic_store(&threshold, (int)level);
 }
 
+static _Thread_local bool hushed;
+
+bool neb__log_hush(bool on)
+{
+    const bool before = hushed;
+    hushed = on;
+    return before;
+}
+
 bool neb__log_shows(neb_log_level level)
 {
+    if (hushed) return false;
     int least = atomic_load_explicit(&threshold, memory_order_relaxed);
     if (least < 0) {
         least = threshold_from_environment();

@@ -20,6 +20,7 @@
 
 struct neb_pool {
     int threads; /* with the caller */
+    bool rehearses;
     int started;
     pthread_t *ids;
     pthread_mutex_t lock;
@@ -138,8 +139,14 @@ int neb__pool_threads(const struct neb_pool *p)
     return p->threads;
 }
 
+void neb__pool_rehearse(struct neb_pool *p)
+{
+    p->rehearses = true;
+}
+
 void neb__pool_run(struct neb_pool *p, neb_task_fn fn, void *arg, int tasks)
 {
+    if (p->rehearses) return;
     if (p->threads == 1 || tasks <= 1) {
         for (int i = 0; i < tasks; i++) fn(arg, i, 0);
         return;

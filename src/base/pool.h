@@ -18,6 +18,9 @@ void neb__pool_destroy(struct neb_pool *pool); /* NULL is fine */
 int neb__pool_threads(const struct neb_pool *pool);
 void neb__pool_run(struct neb_pool *pool, neb_task_fn fn, void *arg, int tasks);
 
+/* From now on run() returns at once and no task runs: for rehearsals of what a program takes, not of what it computes. */
+void neb__pool_rehearse(struct neb_pool *pool);
+
 int neb__cores(void); /* cores this process may use */
 
 #endif

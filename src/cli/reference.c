@@ -116,8 +116,10 @@ const struct neb_reference_row neb__reference_files[] = {
      "every step's figures, for SQL and for TensorBoard"},
     {"OUT/status.json", "the state of all sites, as `nebula-i status` shows it"},
     {"OUT/ranks/", "a site of several processes: the output of process R in `R.log`"},
+    {"OUT/plan", "what `nebula-i plan` or `parallel: auto` has foreseen for each layout"},
     {"OUT/report.html", "the run as a page; `nebula-i report` makes it"},
-    {"OUT/data/", "the tokenizer and the tokenised text, unless the job names a `cache`"},
+    {"OUT/data/", "the tokenizer and the tokenised text, unless the job names a `cache`; measured costs of "
+                  "the planner (`plan.…`)"},
     {"OUT/lock", "keeps a second process out of the folder"},
     {"OUT/alive", "locked while the training lives, for `nebula-i watch` and `status`"},
     {"OUT/stream.run, OUT/lessons.cache",

@@ -259,6 +259,17 @@ neb_status neb__device_probe(const char *kind, int index, struct neb_device_info
     return status; /* a plug-in that was called stays loaded */
 }
 
+int neb__device_count(const char *name)
+{
+    struct neb_device_info info;
+    char kind[NEB_DEVICE_NAME];
+    int index = 0, n = 0;
+    if (!strcmp(name, "cpu") || split_name(name, kind, &index) != NEB_OK) return 0;
+    if (strchr(name, ':')) return 1;
+    while (neb__device_probe(strcmp(kind, "auto") ? kind : "cuda", n, &info) == NEB_OK) n++;
+    return n;
+}
+
 neb_status neb_device_open(const char *name, const struct neb_device_config *config, neb_device **out)
 {
     const struct neb_device_config fallback = {.compute = NEB_F32};
@@ -277,6 +288,7 @@ void neb_device_close(neb_device *d)
 {
     if (!d) return;
     d->ops->close(d->ctx);
+    neb__free(d->table);
     /* A plug-in stays loaded, because CUDA's runtime registers destructors that must not be unmapped. */
     neb__free(d);
 }

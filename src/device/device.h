@@ -19,6 +19,8 @@ neb_status neb__device_probe(const char *kind, int index, struct neb_device_info
 neb_status neb__host_ops_wrap(struct neb_device *d);
 
 extern const struct neb_device_ops neb__cpu_ops;
+/* Its work memory grows as ever; no kernel runs. Before the first allocation. */
+void neb__cpu_rehearse(void *dev);
 
 static inline size_t neb__dtype_size(neb_dtype t)
 {

@@ -278,6 +278,7 @@ neb_status neb__group_sum_scatter(struct neb_group *g, float *values, const int6
     NEB_TRY(neb__group_usable(g));
     neb__group_beat(g);
     if (g->window) return neb__window_sum_scatter(g, values, edge);
+    if (neb__group_pretended(g)) return neb__pretend_scatter(g, edge[g->size]);
     return neb__wait_reduce(g, values, edge[g->size], NEB_GROUP_F32, NEB_GROUP_SUM);
 }
 

@@ -50,6 +50,10 @@ const struct neb_group *neb__group_site(const struct neb_group *g);
 neb_status neb__group_usable(const struct neb_group *g); /* NEB_ERR_PEER: it is broken */
 neb_status neb__group_gather_bytes(struct neb_group *g, void *bytes, const int64_t *edge);
 
+/* pretend.c: counts a sum of n values that ranks share out. */
+bool neb__group_pretended(const struct neb_group *g);
+neb_status neb__pretend_scatter(struct neb_group *g, int64_t n);
+
 /* load.c */
 neb_status neb__group_load(const struct neb_group_engine **out);
 

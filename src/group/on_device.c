@@ -97,7 +97,7 @@ neb_status neb__group_attach(struct neb_group *g, const struct neb_device_ops *o
     struct neb_comm_facts facts;
     int64_t edge[NEB_GROUP_RANKS + 1];
     bool library;
-    if (!g || g->size == 1) return NEB_OK;
+    if (!g || g->size == 1 || neb__group_pretended(g)) return NEB_OK;
     double *all = NEB_NEW_ARRAY(double, (size_t)g->size *WORDS);
     neb_status status = all ? own_facts(ops, dev, &facts, all + g->rank * WORDS)
                             : neb__fail(NEB_ERR_NOMEM, "out of memory for the facts of %d ranks", g->size);
@@ -191,7 +191,7 @@ static uint16_t to_bf16(float f)
 /* bf16 values are added in fp32. */
 static neb_status add_up(struct neb_group *g, void *values, int64_t n, neb_dtype type)
 {
-    if (type == NEB_F32) return neb__group_sum(g, values, n);
+    if (type == NEB_F32 || neb__group_pretended(g)) return neb__group_sum(g, values, n);
     uint16_t *half = values;
     float *wide = NEB_NEW_ARRAY(float, (size_t)n);
     if (!wide) return neb__fail(NEB_ERR_NOMEM, "out of memory for a sum of %" PRId64 " values", n);

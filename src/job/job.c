@@ -236,6 +236,9 @@ static const struct neb_opt wan_table[] = {
 
 #define PARALLEL(field, ...) NEB_OPT(struct neb_job_parallel, field, __VA_ARGS__)
 const struct neb_opt neb__job_parallel_options[] = {
+    NEB_OPT_AS(
+        struct neb_job_parallel, automatic, "auto", NEB_OPT_BOOL, "no", NULL,
+        "the planner chooses the layout for this machine (the same as `parallel: auto`); see nebula-i plan"),
     PARALLEL(data, NEB_OPT_INT, "1", "ranks",
              "processes of this site that share out the micro-batches of a step and add up their gradients",
              NEB_OPT_RANGE(1, 1024)),
@@ -450,6 +453,7 @@ static neb_status bind_data(struct neb_job *j)
 static neb_status bind(struct neb_job *j)
 {
     NEB_TRY(neb__job_gather_data(j));
+    NEB_TRY(neb__job_gather_parallel(j));
     for (int i = 0; sections[i]; i++)
         NEB_TRY(neb__doc_section(&j->doc, sections[i],
                                  !strcmp(sections[i], "data") || !strcmp(sections[i], "sites")));

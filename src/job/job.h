@@ -110,6 +110,8 @@ struct neb_job_watch {
 /* The processes of this site (its ranks), and what each of them does. */
 struct neb_job_parallel {
     int64_t data, tensor, pipeline, zero, check_every;
+    bool automatic; /* `auto`: the planner chooses all of these but check_every */
+    bool chosen;    /* it has */
     bool sequence;
     double timeout;
     char *hosts, *launcher, *offload;
@@ -184,6 +186,16 @@ neb_status neb__job_check_train(const struct neb_job *j, const char *section, co
 
 /* job_data.c: `data: {temperature: …, corpora: […]}` becomes a list and train.temperature. */
 neb_status neb__job_gather_data(struct neb_job *j);
+
+/* job_parallel.c: `parallel: auto` becomes `parallel: {auto: yes}`, also at a site. */
+neb_status neb__job_gather_parallel(struct neb_job *j);
+/* The layout that the planner has chosen, as words of a command line: for the ranks, and for this job. */
+enum { NEB_JOB_LAYOUT_WORDS = 7, NEB_JOB_WORD = 64 };
+void neb__job_layout_words(const struct neb_job *j, const struct neb_job_parallel *p,
+                           char word[NEB_JOB_LAYOUT_WORDS][NEB_JOB_WORD]);
+neb_status neb__job_take_layout(struct neb_job *j, const struct neb_job_parallel *p);
+/* A site's own layout counts, though the job's is automatic. */
+void neb__job_prefer_own_layout(struct neb_job *j);
 
 /* Every key with its default and meaning. */
 void neb__job_help(FILE *to);

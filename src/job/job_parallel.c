@@ -1,5 +1,6 @@
 /* job_parallel.c: how many processes a site has, and whether its layout fits the job. */
 #include "job/job.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -7,6 +8,112 @@ int neb__job_ranks(const struct neb_job *j)
 {
     return (int)(j->parallel.data * j->parallel.tensor * j->parallel.pipeline);
 }
+
+/* ---- auto --------------------------------------------------------------------------------------------------- */
+
+static bool is_parallel(const char *path)
+{
+    const char *rest = strncmp(path, "sites[", 6) ? path : strchr(path, ']');
+    if (rest != path && rest) rest += rest[1] == '.' ? 2 : 1;
+    return rest && !strcmp(rest, "parallel");
+}
+
+/* Takes the value of `path` out of the document. NULL: there is none. */
+static char *take_out(struct neb_doc *d, const char *path)
+{
+    for (int i = 0; i < d->n; i++) {
+        if (strcmp(d->list[i].path, path)) continue;
+        char *value = d->list[i].value;
+        neb__free(d->list[i].path);
+        memmove(&d->list[i], &d->list[i + 1], (size_t)(--d->n - i) * sizeof *d->list);
+        return value;
+    }
+    return NULL;
+}
+
+/* A word of the command line (parallel.auto=no) wins over the file's `parallel: auto`. */
+neb_status neb__job_gather_parallel(struct neb_job *j)
+{
+    for (int i = 0; i < j->doc.n; i++) {
+        char path[64];
+        if (!is_parallel(j->doc.list[i].path) || strcmp(j->doc.list[i].value, "auto")) continue;
+        snprintf(path, sizeof path, "%.50s.auto", j->doc.list[i].path);
+        char *said = take_out(&j->doc, path);
+        char *name = neb__strdup(path), *value = said ? said : neb__strdup("yes");
+        struct neb_doc_entry *e = &j->doc.list[i]; /* the word comes behind the file's lines */
+        if (!name || !value) {
+            neb__free(name);
+            neb__free(value);
+            return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", path);
+        }
+        neb__free(e->path);
+        neb__free(e->value);
+        e->path = name;
+        e->value = value;
+    }
+    return NEB_OK;
+}
+
+void neb__job_layout_words(const struct neb_job *j, const struct neb_job_parallel *p,
+                           char word[NEB_JOB_LAYOUT_WORDS][NEB_JOB_WORD])
+{
+    char section[40] = "parallel", own[48];
+    snprintf(own, sizeof own, "sites[%d].parallel.auto", j->at);
+    for (int i = 0; j->at >= 0 && i < j->doc.n; i++)
+        if (!strcmp(j->doc.list[i].path, own)) snprintf(section, sizeof section, "sites[%d].parallel", j->at);
+    snprintf(word[0], NEB_JOB_WORD, "%s.auto=no", section);
+    snprintf(word[1], NEB_JOB_WORD, "%s.data=%" PRId64, section, p->data);
+    snprintf(word[2], NEB_JOB_WORD, "%s.tensor=%" PRId64, section, p->tensor);
+    snprintf(word[3], NEB_JOB_WORD, "%s.pipeline=%" PRId64, section, p->pipeline);
+    snprintf(word[4], NEB_JOB_WORD, "%s.zero=%" PRId64, section, p->zero);
+    snprintf(word[5], NEB_JOB_WORD, "%s.sequence=%s", section, p->sequence ? "yes" : "no");
+    snprintf(word[6], NEB_JOB_WORD, "%s.offload=%s", section, p->offload);
+}
+
+neb_status neb__job_take_layout(struct neb_job *j, const struct neb_job_parallel *p)
+{
+    char word[NEB_JOB_LAYOUT_WORDS][NEB_JOB_WORD], section[40];
+    neb__job_layout_words(j, p, word);
+    snprintf(section, sizeof section, "%.*s", (int)(strstr(word[0], ".auto=") - word[0]), word[0]);
+    for (int i = 0; i < NEB_JOB_LAYOUT_WORDS; i++) NEB_TRY(neb__doc_override(&j->doc, word[i]));
+    NEB_TRY(neb__doc_bind(&j->doc, section, neb__job_parallel_options, &j->parallel, NULL));
+    j->parallel.chosen = true;
+    return NEB_OK;
+}
+
+static const char *const layout_keys[] = {"data", "tensor", "pipeline", "zero", "sequence", "offload"};
+enum { LAYOUT_KEYS = (int)(sizeof layout_keys / sizeof *layout_keys) };
+
+static bool has_key(const struct neb_job *j, const char *section, const char *key)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s.%s", section, key);
+    for (int i = 0; i < j->doc.n; i++)
+        if (!strcmp(j->doc.list[i].path, path)) return true;
+    return false;
+}
+
+void neb__job_prefer_own_layout(struct neb_job *j)
+{
+    char own[40];
+    snprintf(own, sizeof own, "sites[%d].parallel", j->at);
+    for (int i = 0; i < LAYOUT_KEYS && !has_key(j, own, "auto"); i++)
+        if (has_key(j, own, layout_keys[i])) j->parallel.automatic = false;
+}
+
+static neb_status check_auto(const struct neb_job *j)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    if (!p->automatic) return NEB_OK;
+    if (p->data * p->tensor * p->pipeline == 1 && !p->zero && !p->sequence && !strcmp(p->offload, "none"))
+        return NEB_OK;
+    return neb__doc_fail(&j->doc, "parallel.auto",
+                         "parallel: auto chooses data, tensor, pipeline, zero, sequence and offload by "
+                         "itself; leave them out, or "
+                         "say auto: no");
+}
+
+/* ---- does it fit? ------------------------------------------------------------------------------------------- */
 
 static const char *line_of(const struct neb_job *j, const char *key, char *out, size_t size)
 {
@@ -140,6 +247,7 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
     char at[64];
     if (p->pipeline > 1) key = "pipeline";
     if (p->tensor > 1) key = "tensor";
+    NEB_TRY(check_auto(j));
     NEB_TRY(check_parts(j));
     NEB_TRY(check_data(j));
     NEB_TRY(check_pipeline(j));

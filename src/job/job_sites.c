@@ -372,6 +372,7 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
     snprintf(own, sizeof own, "sites[%d].parallel", at);
     NEB_TRY(neb__doc_bind(&j->doc, own, neb__job_parallel_options, &j->parallel, NULL));
     j->at = at;
+    neb__job_prefer_own_layout(j);
     int mine = 0;
     for (int i = 0; i < j->n_data; i++)
         mine += neb__job_has(j, &j->data[i]) && !strcmp(j->data[i].use, "train");

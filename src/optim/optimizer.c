@@ -8,6 +8,7 @@
  * any loss weight (masked prediction of a text in which nothing was masked) runs with a scale of 0 and makes
  * no update: neither momentum nor decay changes a parameter. */
 #include "optim/offload.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "optim/muon.h"
 #include "optim/pipeline.h"
@@ -405,8 +406,11 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
             "and a tape over the optimizer's parameters",
             n, (double)lr);
     bool empty = false;
+    const int64_t since = o->timed ? neb__now_ns() : 0;
     neb_status status = begin(o, t, micros, n, lr, seed, reduce, &empty);
     if (status == NEB_OK) status = run_all(o, t, micros, n);
+    if (status == NEB_OK && o->timed) status = o->dev->ops->sync(o->dev->ctx);
+    if (o->timed) o->runs_s += neb__seconds_since(since);
     NEB_TRY(neb__ranks_run_over(o, status));
     if (!empty) return neb__ranks_step_over(o, neb__optimizer_finish(o, t, reduce, info));
     status = neb__offload_settle(o); /* what came up for no update becomes old */

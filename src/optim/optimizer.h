@@ -73,6 +73,8 @@ struct neb_optimizer {
     struct neb_muon *muon;       /* NULL: this rank's range has no matrix that Muon takes */
     void *scratch;               /* device, for the norm */
     int64_t step;
+    bool timed;    /* the device is waited for between the runs of a step and its update, for … */
+    double runs_s; /* … the seconds of all runs so far */
 };
 
 /* Where an optimizer's state is. */

@@ -58,7 +58,7 @@ static double container_limit(void)
     return limit;
 }
 
-static double host_available(void)
+double neb__memory_of_host(void)
 {
     double there = system_available();
     return there > 0 ? fmin(there, container_limit()) : HUGE_VAL;
@@ -136,7 +136,7 @@ static neb_status compare_offload(const struct neb_job *job, const neb_params *p
     const bool bf16 = !strcmp(job->train.dtype, "bf16"), all = !strcmp(p->offload, "optimizer");
     if (!strcmp(p->offload, "none")) return NEB_OK;
     double moments = p->zero > 0 ? 8 / (double)p->data : 8;
-    double trained = count_values(ps, true), values = count_values(ps, false), there = host_available();
+    double trained = count_values(ps, true), values = count_values(ps, false), there = neb__memory_of_host();
     double need = moments * trained + (all && bf16 ? 4 * values : 0);
     if (need <= there) return NEB_OK;
     return neb__doc_fail(
@@ -152,7 +152,7 @@ neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, ne
                              bool on_host)
 {
     struct neb_device_info info;
-    if (on_host) return compare(job, ps, host_available(), 1, true);
+    if (on_host) return compare(job, ps, neb__memory_of_host(), 1, true);
     NEB_TRY(compare_offload(job, ps));
     neb_device_get_info(device, &info);
     if (info.memory_total <= 0) return NEB_OK;
@@ -180,7 +180,7 @@ neb_status neb__memory_foresee(const struct neb_job *job)
     NEB_TRY(neb_params_create(&ps));
     neb_status status = neb__model_create(&models.model, &job->peft, "", NULL, ps, &m);
     const double copies = on_one_machine(job) ? (double)job->parallel.data : 1;
-    if (status == NEB_OK) status = compare(job, ps, host_available(), copies, true);
+    if (status == NEB_OK) status = compare(job, ps, neb__memory_of_host(), copies, true);
     neb__model_destroy(m);
     neb_params_destroy(ps);
     return status;

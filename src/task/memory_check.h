@@ -11,6 +11,9 @@
  *   NEB_ERR_CONFIG  names both sizes, and what would fit */
 neb_status neb__memory_foresee(const struct neb_job *job);
 
+/* Bytes of this machine that are free for a training, swap included and within the container's limit; infinite: not known. */
+double neb__memory_of_host(void);
+
 /* The same for the parameters as they are, on the device that is to hold them. */
 neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, neb_device *device,
                              bool on_host);

@@ -43,6 +43,7 @@ static neb_status open_device(struct neb_work *w)
                                   .spread = neb__group_size(world) > 1,
                                   .tf32 = 1};
     NEB_TRY(neb__group_agree(world, neb_device_open(t->device, &c, &w->dev)));
+    if (w->layout && w->layout->dry) NEB_TRY(neb__device_rehearse(w->dev));
     return neb__layout_attach(w->layout, w->dev->ops, w->dev->ctx);
 }
 
@@ -155,7 +156,8 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
     NEB_TRY(largest(w, l));
     if (w->model)
         NEB_TRY(neb__distill_create(w->job, w->data, &w->links, w->dev, l, w->params, w->model, &w->distill));
-    NEB_TRY(neb__memory_check(w->job, w->params, w->dev, neb__work_on_host(w)));
+    if (!neb__device_rehearses(w->dev))
+        NEB_TRY(neb__memory_check(w->job, w->params, w->dev, neb__work_on_host(w)));
     NEB_TRY(make_ready(w));
     NEB_TRY(make_inputs(w, *l));
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));

@@ -52,7 +52,7 @@ static bool keeps_whole(const struct neb_work *w)
 
 neb_status neb__work_make_whole(struct neb_work *w)
 {
-    return keeps_whole(w) ? need_whole(w) : NEB_OK;
+    return keeps_whole(w) && !neb__device_rehearses(w->dev) ? need_whole(w) : NEB_OK;
 }
 
 void neb__work_forget(struct neb_work *w)

@@ -51,10 +51,11 @@ struct neb_launch {
     const char *word[WORDS + 1];
     int n;
     char exe[PATH_MAX], ranks[16];
-    int code;      /* with which the last one ended */
-    char dir[64];  /* for shared memory; "": none */
-    int lock;      /* of that folder; -1: none */
-    char own[OWN]; /* this process's arguments, each ended by 0 */
+    int code;                                        /* with which the last one ended */
+    char dir[64];                                    /* for shared memory; "": none */
+    int lock;                                        /* of that folder; -1: none */
+    char own[OWN];                                   /* this process's arguments, each ended by 0 */
+    char layout[NEB_JOB_LAYOUT_WORDS][NEB_JOB_WORD]; /* what the planner has chosen */
 };
 
 static void add(struct neb_launch *c, const char *word)
@@ -81,7 +82,7 @@ static void add_mpirun(const struct neb_job *job, struct neb_launch *c)
     add(c, "-n");
     add(c, c->ranks);
     add(c, "-x"); /* by its name: the value is not in the command */
-    add(c, "NEBULA_GATEWAY");
+    add(c, getenv(NEB_PROBE_VARIABLE) ? NEB_PROBE_VARIABLE : "NEBULA_GATEWAY");
     add(c, "--bind-to"); /* a rank has threads of its own */
     add(c, "none");
     for (int i = 0; *c->dir && i < 3; i++) {
@@ -121,20 +122,28 @@ static bool srun_speaks_pmix(void)
     return f && !pclose(f) && found;
 }
 
-static neb_status make_command(const struct neb_job *job, struct neb_launch *c)
+/* The job file says `auto`: the ranks are told what that means here. */
+static void add_layout(const struct neb_job *job, struct neb_launch *c)
+{
+    neb__job_layout_words(job, &job->parallel, c->layout);
+    for (int i = 0; i < NEB_JOB_LAYOUT_WORDS; i++) add(c, c->layout[i]);
+}
+
+static neb_status make_command(const struct neb_job *job, int ranks, struct neb_launch *c)
 {
     size_t own;
     const char *launcher = job->parallel.launcher;
     bool srun = !strcmp(launcher, "srun") ||
                 (!strcmp(launcher, "auto") && in_slurm() && !job->parallel.hosts && srun_speaks_pmix());
     NEB_TRY(read_own_words(c, &own));
-    snprintf(c->ranks, sizeof c->ranks, "%d", neb__job_ranks(job));
+    snprintf(c->ranks, sizeof c->ranks, "%d", ranks);
     if (srun)
         add_srun(c);
     else
         add_mpirun(job, c);
     add(c, c->exe);
     for (const char *p = c->own + strlen(c->own) + 1; p < c->own + own; p += strlen(p) + 1) add(c, p);
+    if (job->parallel.chosen) add_layout(job, c);
     c->word[c->n] = NULL;
     if (c->n < WORDS) return NEB_OK;
     return neb__fail(NEB_ERR_INVALID, "the command has more than %d words", WORDS);
@@ -209,13 +218,18 @@ static void make_folder(struct neb_launch *l)
 
 neb_status neb__launch_open(const struct neb_job *job, struct neb_launch **out)
 {
+    NEB_TRY(neb__job_check_parallel(job));
+    NEB_TRY(check_allocation(job));
+    return neb__launch_open_ranks(job, neb__job_ranks(job), out);
+}
+
+neb_status neb__launch_open_ranks(const struct neb_job *job, int ranks, struct neb_launch **out)
+{
     struct neb_launch *l = NEB_NEW(struct neb_launch);
     if (!l) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
     l->lock = -1;
-    neb_status status = neb__job_check_parallel(job);
-    if (status == NEB_OK) status = check_allocation(job);
-    if (status == NEB_OK && !job->parallel.hosts && !in_slurm()) make_folder(l);
-    if (status == NEB_OK) status = make_command(job, l);
+    if (!job->parallel.hosts && !in_slurm()) make_folder(l);
+    neb_status status = make_command(job, ranks, l);
     if (status == NEB_OK && !geteuid()) { /* mpirun refuses root unless told twice */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);

@@ -10,6 +10,7 @@
 #include "run/site_status.h"
 #include "train/gate_channel.h"
 #include "train/launch.h"
+#include "train/plan_here.h"
 #include "train/train_internal.h"
 
 #include <limits.h>
@@ -202,8 +203,20 @@ static neb_status open_gateway(struct neb_trainer *t)
     return neb__gate_share_all(t->gate);
 }
 
+/* What `nebula-i plan` foresees, as the device's allocator shows it. */
+static void say_memory(const struct neb_trainer *t)
+{
+    struct neb_work_memory m;
+    if (!t->work) return;
+    neb__work_memory(t->work, &m);
+    neb__debug("this process holds %" PRId64 " bytes of its device: %" PRId64 " of state, %" PRId64
+               " for runs",
+               m.state + m.runs, m.state, m.runs);
+}
+
 static void close_trainer(struct neb_trainer *t)
 {
+    say_memory(t);
     neb__gate_close(t->gate);
     neb__gate_leave(t);
     neb__meter_end(&t->meter);
@@ -258,6 +271,7 @@ static neb_status run(struct neb_trainer *t)
 {
     const struct neb_job *job = t->job;
     catch_signals();
+    t->began = t->progress;
     begin_progress(t);
     neb_status status = neb__trainer_is_witness(t) ? neb__trainer_attend(t) : neb__trainer_loop(t);
     neb__progress_end(&t->show);
@@ -372,7 +386,18 @@ static neb_status train_by_ranks(const struct neb_job *job)
     return status;
 }
 
-neb_status neb__train_job(const struct neb_job *job)
+/* Ranks get the layout with their command. */
+static neb_status settle_layout(struct neb_job *job)
+{
+    if (!job->parallel.automatic) return NEB_OK;
+    if (neb__group_started())
+        return neb__fail(NEB_ERR_CONFIG, "parallel: auto chooses how many processes there are, and these "
+                                         "were started by hand: start one, which "
+                                         "starts the others, or give the layout that nebula-i plan names");
+    return neb__planner_choose(job);
+}
+
+static neb_status train_job(const struct neb_job *job)
 {
     int lock;
     bool is_rank = neb__gate_channel_offered() && neb__group_started();
@@ -383,4 +408,12 @@ neb_status neb__train_job(const struct neb_job *job)
     neb_status status = teach(job);
     if (lock >= 0) close(lock);
     return status;
+}
+
+neb_status neb__train_job(struct neb_job *job)
+{
+    if (neb__planner_is_probe()) return neb__planner_probe(job);
+    NEB_TRY(settle_layout(job));
+    neb__planner_question_pipeline(job);
+    return train_job(job);
 }

@@ -6,8 +6,8 @@
 
 /* Trains alone, or as the site that neb__job_at() made it, and goes on from the newest checkpoint in
  * OUT/checkpoints if there is one. After SIGINT, SIGTERM or SIGHUP it writes a checkpoint and returns
- * NEB_ERR_CANCELLED; a second signal ends the process at once. */
-neb_status neb__train_job(const struct neb_job *job);
+ * NEB_ERR_CANCELLED; a second signal ends the process at once. `parallel: auto` is settled in the job. */
+neb_status neb__train_job(struct neb_job *job);
 
 /* The signal that ended the last training; 0: none did. */
 int neb__train_signal(void);

@@ -40,6 +40,7 @@ struct neb_trainer_facts {
 /* The result of a training, besides the model's folder. */
 struct neb_conclusion {
     int averaged;         /* checkpoints */
+    int64_t memory;       /* bytes of the first rank's device */
     neb_status evaluated; /* NEB_OK: eval is there */
     struct neb_work_eval eval;
     char samples[NEB_TRAINER_SAMPLES]; /* what the model makes of held-out text; "": not made this time */
@@ -77,7 +78,8 @@ struct neb_trainer {
     struct neb_progress_display show;
     struct neb_meter meter;
     char checkpoints[512];
-    int64_t made;       /* steps of this rank's model, over all starts */
+    struct neb_progress began; /* as it was when this process began to train */
+    int64_t made;              /* steps of this rank's model, over all starts */
     int64_t loaded;     /* step of the checkpoint with which this site began; -1: it had no checkpoint */
     neb_status unsaved; /* why the last checkpoint could not be written; NEB_OK: it is on disk */
     int skipped;        /* steps in a row that were not finite */

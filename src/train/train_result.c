@@ -6,6 +6,7 @@
 #include "train/train_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "plan/record.h"
 #include "task/folder.h"
 #include "task/samples.h"
 #include "watch/report.h"
@@ -179,6 +180,9 @@ static neb_status write_models(struct neb_trainer *t)
 /* Takes the mean of the last checkpoints, as translation papers do. */
 neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *out)
 {
+    struct neb_work_memory m;
+    neb__work_memory(t->work, &m);
+    out->memory = m.state + m.runs;
     NEB_TRY(neb__resume_average(t->work, t->checkpoints, (int)t->job->train.average, &out->averaged));
     if (neb__work_is_split(t->work) && !neb__work_lacks_whole(t->work)) NEB_TRY(neb__ranks_share(t));
     t->sampling.at = 0; /* those of the result are wanted in any case */
@@ -190,11 +194,33 @@ neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *o
     return write_models(t);
 }
 
+/* What nebula-i plan or parallel: auto has foreseen, beside what came. */
+static void compare_with_plan(struct neb_trainer *t, const struct neb_conclusion *c)
+{
+    const struct neb_planner_layout l = neb__planner_layout_of(t->job);
+    struct neb_planner_figures foreseen, measured = {-1, (double)c->memory, -1};
+    struct neb_session_status s = {0};
+    const double steps = (double)(t->progress.step - t->began.step);
+    char text[512], name[96];
+    if (neb__planner_recorded(t->job->out, &l, &foreseen) != NEB_OK || steps < 1) return;
+    measured.step_s = (t->progress.seconds - t->began.seconds) / steps;
+    if (neb__trainer_rounds(t)) neb_session_get_status(t->session, &s);
+    if (neb__trainer_rounds(t) && t->loaded < 0) measured.wan_bytes = (double)s.bytes_out / steps;
+    neb__planner_compare(&foreseen, &measured, text, sizeof text);
+    neb__planner_layout_text(&l, name, sizeof name);
+    neb__metrics_note(t->metrics, NEB_PLAN_NOTE, text);
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        neb__progress_line(&t->show, "%s: %s", name, line);
+    }
+}
+
 neb_status neb__trainer_finish(struct neb_trainer *t)
 {
     struct neb_conclusion c = {.evaluated = NEB_ERR_NOTFOUND};
     bool concluded = t->stage && t->stage->done; /* by an earlier start */
     if (!concluded) NEB_TRY(t->gate ? neb__gate_conclude(t->gate, &c) : neb__trainer_conclude(t, &c));
+    if (!concluded) compare_with_plan(t, &c);
     if (c.averaged) neb__progress_line(&t->show, "averaged the last %d checkpoints", c.averaged);
     if (c.evaluated == NEB_OK) show_held_out(t, &c);
     if (t->empty)

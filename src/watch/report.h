@@ -23,6 +23,7 @@ struct neb_report_event {
 };
 
 enum { NEB_REPORT_LANGUAGES = 32 };
+#define NEB_PLAN_NOTE "plan" /* of the metrics: what was foreseen of a training, beside what it measured */
 #define NEB_LANGUAGES_NOTE \
     "languages" /* of the metrics: the names of held-out languages, separated by blanks */
 
@@ -47,9 +48,9 @@ struct neb_report_gap {
 
 struct neb_report {
     char job[64], task[32], strategy[32];
-    char *job_text, *samples;    /* or NULL */
-    const struct neb_view *view; /* the sites' state and lines, where their status is there; or NULL */
-    double start, seconds;       /* wall clock of the first value; until the last one */
+    char *job_text, *samples, *plan; /* or NULL */
+    const struct neb_view *view;     /* the sites' state and lines, where their status is there; or NULL */
+    double start, seconds;           /* wall clock of the first value; until the last one */
     int n, gaps;
     struct neb_report_gap gap[NEB_REPORT_GAPS];
     struct neb_report_site site[NEB_REPORT_SITES];

@@ -163,6 +163,7 @@ neb_status neb__report_add(struct neb_report *r, const char *dir)
     (void)neb__metrics_get_note(m, "strategy", r->strategy, sizeof r->strategy);
     if (!r->job_text) r->job_text = read_note(m, "job_text");
     if (!r->samples) r->samples = read_note(m, "samples");
+    if (!r->plan) r->plan = read_note(m, NEB_PLAN_NOTE);
     neb_status status = read_all(m, s);
     neb__metrics_close(m);
     return status;
@@ -252,6 +253,7 @@ void neb__report_free(struct neb_report *r)
     }
     neb__free(r->job_text);
     neb__free(r->samples);
+    neb__free(r->plan);
     *r = (struct neb_report){0};
 }
 

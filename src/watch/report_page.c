@@ -411,6 +411,7 @@ static neb_status page(struct neb_report *r, struct derived *d, struct neb_buf *
     NEB_TRY(topology(r, out));
     NEB_TRY(event_table(r, out));
     NEB_TRY(text_card("Sample outputs", r->samples, out));
+    NEB_TRY(text_card("Foreseen and measured", r->plan, out));
     NEB_TRY(text_card("The job", r->job_text, out));
     return neb__buf_printf(out, "</div><footer>made by nebula-i report, version %s</footer></main></html>\n",
                            NEB_VERSION);

@@ -25,6 +25,21 @@ static struct block *block_of(void *p)
     return (struct block *)((char *)p - sizeof(struct block));
 }
 
+/* Addresses without memory behind them: pages come when they are written. */
+static void *reserve(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void neb__cpu_rehearse(void *dev)
+{
+    struct neb_cpu *c = dev;
+    c->rehearses = true;
+    c->limit = 0;
+    neb__pool_rehearse(c->pool);
+}
+
 neb_status neb__cpu_alloc(void *dev, size_t bytes, void **out)
 {
     struct neb_cpu *c = dev;
@@ -34,13 +49,13 @@ neb_status neb__cpu_alloc(void *dev, size_t bytes, void **out)
                          "cpu: cannot allocate %zu bytes: %" PRId64
                          " bytes are held and the limit is %" PRId64,
                          bytes, c->used, c->limit);
-    void *raw = neb__malloc(total);
+    void *raw = c->rehearses ? reserve(total) : neb__malloc(total);
     if (!raw)
         return neb__fail(NEB_ERR_NOMEM,
                          "cpu: the system has no %.2f GiB more; this process holds %.2f GiB of tensors",
                          (double)bytes / 0x1p30, (double)c->used / 0x1p30);
     uintptr_t at = ((uintptr_t)raw + sizeof(struct block) + align - 1) & ~(uintptr_t)(align - 1);
-    if (bytes >= HUGE) madvise((void *)at, bytes, MADV_HUGEPAGE); /* advice only */
+    if (bytes >= HUGE && !c->rehearses) madvise((void *)at, bytes, MADV_HUGEPAGE); /* advice only */
     *block_of((void *)at) = (struct block){raw, bytes};
     c->used += (int64_t)bytes;
     if (c->used > c->peak) c->peak = c->used;
@@ -52,8 +67,12 @@ void neb__cpu_free(void *dev, void *p)
 {
     struct neb_cpu *c = dev;
     if (!p) return;
-    c->used -= (int64_t)block_of(p)->bytes;
-    neb__free(block_of(p)->raw);
+    const struct block b = *block_of(p);
+    c->used -= (int64_t)b.bytes;
+    if (c->rehearses)
+        munmap(b.raw, b.bytes + (b.bytes >= HUGE ? HUGE : ALIGN) + ALIGN);
+    else
+        neb__free(b.raw);
 }
 
 neb_status neb__cpu_work(struct neb_cpu *c, enum neb_cpu_work use, size_t bytes, void **out)

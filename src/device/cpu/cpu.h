@@ -7,6 +7,8 @@
 #include "device/cpu/kernels.h"
 #include "device/device.h"
 
+#include <stdbool.h>
+
 /* Work memory that grows to the largest need and is kept: one block for the packed panels of matrix products,
  * one for ops (which may call a product while they use theirs). */
 enum neb_cpu_work { NEB_WORK_GEMM, NEB_WORK_OP, NEB_WORK_COUNT };
@@ -16,6 +18,7 @@ struct neb_cpu {
     const struct neb_cpu_kernels *k;
     neb_dtype compute;
     int64_t limit, used, peak; /* bytes; limit 0: no limit */
+    bool rehearses;            /* memory is reserved, not taken */
     struct {
         void *p;
         size_t bytes;

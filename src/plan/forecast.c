@@ -1,0 +1,223 @@
+/* forecast.c: see forecast.h.
+ *
+ *     runs      m micro-batches of (layers + ends) and the exchanges inside them; with stages: their turns
+ *     update    values of the rank's range * the time of a value; the exchange of gradients before, of parameters behind
+ *     offload   bytes of the state over the bus, both ways at once, beside the last micro-batch */
+#include "plan/forecast.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "nn/stage.h"
+#include "plan/measure.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STAGES_MOST = 256 };
+static const double gib = 0x1p30;
+
+struct stages {
+    struct neb_arch arch;
+    struct neb_stage_range range[STAGES_MOST];
+    struct neb_rehearsal seen[STAGES_MOST];
+    int64_t first; /* bytes of the first rank of all */
+};
+
+/* ---- memory --------------------------------------------------------------------------------------------------- */
+
+/* Inner stages of a long pipeline are alike: the second one stands for them. */
+static bool stands_alone(const struct neb_planner_layout *l, int p)
+{
+    return l->pipeline <= 4 || p < 2 || p == l->pipeline - 1;
+}
+
+/* The last copy of the model may have the largest range. */
+static neb_status rehearse_stage(const struct neb_planner_order *o, const struct neb_planner_layout *l, int p,
+                                 struct neb_rehearsal *out, int64_t *first)
+{
+    struct neb_rehearsal last;
+    NEB_TRY(neb__planner_rehearse(o->data, l, &(struct neb_layout_place){.pipeline = p}, out));
+    if (!p) *first = out->state + out->runs;
+    if (!l->zero) return NEB_OK;
+    NEB_TRY(neb__planner_rehearse(o->data, l, &(struct neb_layout_place){l->data - 1, p, 0}, &last));
+    if (last.state > out->state) out->state = last.state;
+    if (last.runs > out->runs) out->runs = last.runs;
+    return NEB_OK;
+}
+
+static neb_status rehearse(const struct neb_planner_order *o, struct neb_planner_row *row, struct stages *s)
+{
+    const struct neb_planner_layout *l = &row->layout;
+    for (int p = 0; p < l->pipeline; p++) {
+        struct neb_rehearsal *r = &s->seen[p];
+        if (stands_alone(l, p))
+            NEB_TRY(rehearse_stage(o, l, p, r, &s->first));
+        else
+            *r = s->seen[1];
+        if (r->state + r->runs > row->state + row->runs) row->state = r->state, row->runs = r->runs;
+    }
+    const struct neb_rehearsal *first = &s->seen[0];
+    const bool keeps = o->data->job->at >= 0; /* other sites read and change the whole model */
+    row->memory = (double)(row->state + row->runs);
+    row->first = (double)s->first;
+    row->host = (keeps ? first->whole : 0) + first->offloaded;
+    return NEB_OK;
+}
+
+static int together(const struct neb_planner_order *o, const struct neb_planner_layout *l)
+{
+    const int ranks = neb__planner_ranks(l);
+    return o->place.near < ranks ? o->place.near : ranks;
+}
+
+static const char *amount(double bytes, char out[24])
+{
+    snprintf(out, 24, bytes < gib ? "%.1f MiB" : "%.2f GiB", bytes < gib ? bytes / 0x1p20 : bytes / gib);
+    return out;
+}
+
+static void judge_memory(const struct neb_planner_order *o, struct neb_planner_row *row)
+{
+    const struct neb_planner_place *p = &o->place;
+    const int near = together(o, &row->layout);
+    const bool away =
+        row->layout.offload != NEB_OFFLOAD_NONE; /* then every process has a part of it on the host */
+    const double machine =
+        near * ((p->host ? row->memory : 0) + (away ? row->host : 0)) + (away ? 0 : row->host);
+    char need[24], have[24];
+    if (p->cap > 0 && row->memory > p->cap)
+        snprintf(row->why, sizeof row->why, "a process needs %s, and train.memory is %s",
+                 amount(row->memory, need), amount(p->cap, have));
+    else if (!p->host && row->memory > p->device)
+        snprintf(row->why, sizeof row->why, "a process needs %s, and the device has %s",
+                 amount(row->memory, need), amount(p->device, have));
+    else if (machine > p->machine)
+        snprintf(row->why, sizeof row->why,
+                 "the %d process%s of a machine need %s of its memory, and %s are free", near,
+                 near == 1 ? "" : "es", amount(machine, need), amount(p->machine, have));
+    row->fits = !*row->why;
+}
+
+/* ---- time ----------------------------------------------------------------------------------------------------- */
+
+static double runs_of_stage(const struct stages *s, int p, const struct neb_layer_cost *c)
+{
+    const int64_t encoder = s->arch.kind == NEB_ENCODER_DECODER ? s->arch.layers : INT64_MAX;
+    const struct neb_stage_range *r = &s->range[p];
+    double sum = c->ends * neb__stage_ends(&s->arch, r);
+    for (int64_t i = r->first; i < r->end; i++) sum += c->layer[i >= encoder];
+    return sum;
+}
+
+static double exchange(const struct neb_planner_order *o, int size, const struct neb_rank_traffic *t)
+{
+    return size > 1 ? neb__costs_exchange(neb__costs_group(o->costs, size), t) : 0;
+}
+
+/* What stages exchange in their line besides the messages of the turns: the gradient of a table that several hold. */
+static double table_sum(const struct neb_planner_order *o, const struct neb_rehearsal *r)
+{
+    struct neb_rank_traffic t = r->pipeline;
+    t.calls[NEB_TRAFFIC_MESSAGE] = t.bytes[NEB_TRAFFIC_MESSAGE] = 0;
+    return exchange(o, 2, &t);
+}
+
+static neb_status time_runs(const struct neb_planner_order *o, struct neb_planner_row *row,
+                            const struct stages *s, const struct neb_layer_cost *c, int micros)
+{
+    const struct neb_planner_layout *l = &row->layout;
+    double forward[STAGES_MOST], backward[STAGES_MOST], shared = 0;
+    for (int p = 0; p < l->pipeline; p++) {
+        const double within = exchange(o, l->tensor, &s->seen[p].tensor) / micros;
+        const double all = runs_of_stage(s, p, c) + within;
+        forward[p] = all / 3;
+        backward[p] = all * 2 / 3;
+        row->compute_s = fmax(row->compute_s, micros * runs_of_stage(s, p, c));
+        shared = fmax(shared, micros * within);
+    }
+    if (l->pipeline == 1) {
+        row->step_s = row->compute_s + shared;
+        row->exchange_s = shared;
+        return NEB_OK;
+    }
+    const struct neb_group_cost *g = neb__costs_group(o->costs, l->pipeline);
+    const struct neb_rehearsal *first = &s->seen[0];
+    const double calls = first->pipeline.calls[NEB_TRAFFIC_MESSAGE];
+    const double bytes = calls > 0 ? first->pipeline.bytes[NEB_TRAFFIC_MESSAGE] / calls : 0;
+    const double message = g ? g->call[NEB_TRAFFIC_MESSAGE] + bytes * g->byte[NEB_TRAFFIC_MESSAGE] : 0;
+    NEB_TRY(neb__planner_turns(forward, backward, l->pipeline, micros, message, &row->step_s, &row->idle));
+    row->exchange_s = shared;
+    return NEB_OK;
+}
+
+static void time_update(const struct neb_planner_order *o, struct neb_planner_row *row,
+                        const struct stages *s, const struct neb_layer_cost *c)
+{
+    const struct neb_planner_layout *l = &row->layout;
+    double slowest = 0;
+    for (int p = 0; p < l->pipeline; p++) {
+        const struct neb_rehearsal *r = &s->seen[p];
+        const double range = (double)r->here / (l->zero ? l->data : 1);
+        const double moved = exchange(o, l->data, &r->data) + table_sum(o, r) +
+                             exchange(o, l->pipeline * l->tensor, &r->model);
+        const double bus = r->offloaded * o->costs->bus;
+        const double update = c->update * range;
+        if (update + moved + bus <= slowest) continue;
+        slowest = update + moved + bus;
+        row->update_s = update + bus;
+    }
+    row->exchange_s += slowest - row->update_s;
+    row->step_s += slowest;
+}
+
+static bool measured(const struct neb_planner_order *o, const struct neb_planner_row *row,
+                     const struct neb_layer_cost **c)
+{
+    const struct neb_planner_layout *l = &row->layout;
+    const int sizes[] = {l->data, l->tensor, l->pipeline, l->pipeline * l->tensor};
+    *c = neb__costs_layer(o->costs, l->tensor, l->threads, neb__planner_ranks(l));
+    for (int i = 0; i < 4; i++)
+        if (sizes[i] > 1 && !neb__costs_group(o->costs, sizes[i])) return false;
+    return *c != NULL;
+}
+
+neb_status neb__planner_forecast(const struct neb_planner_order *o, struct neb_planner_row *row,
+                                 double *tokens, int64_t *values)
+{
+    struct neb_planner_layout *l = &row->layout;
+    const struct neb_job *job = o->data->job;
+    struct stages *s = NULL;
+    const struct neb_layer_cost *cost;
+    if (neb__planner_layout_check(job, l) != NEB_OK) {
+        const char *why = strstr(neb_last_error(), ": parallel");
+        snprintf(row->why, sizeof row->why, "%.239s", why ? why + 2 : neb_last_error());
+        return NEB_OK;
+    }
+    if (l->pipeline > STAGES_MOST) return NEB_OK;
+    if (!(s = NEB_NEW(struct stages))) return neb__fail(NEB_ERR_NOMEM, "out of memory for a plan");
+    const bool before = neb__log_hush(true);
+    neb_status status = neb__model_config_check(&o->data->models.model, &s->arch);
+    if (status == NEB_OK) status = neb__stage_cut(&s->arch, l->pipeline, s->range);
+    if (status == NEB_OK) status = rehearse(o, row, s);
+    neb__log_hush(before);
+    if (status != NEB_OK) {
+        snprintf(row->why, sizeof row->why, "%.239s", neb_last_error());
+        neb__free(s);
+        return status == NEB_ERR_NOMEM ? status : NEB_OK;
+    }
+    *tokens = s->seen[0].tokens;
+    *values = s->seen[0].values;
+    judge_memory(o, row);
+    row->timed = measured(o, row, &cost);
+    if (!row->timed && row->fits)
+        snprintf(row->why, sizeof row->why, "it fits, but its time was not measured (%s)",
+                 neb__planner_ranks(l) > 1 ? "the processes could not be started" : "no device");
+    if (row->timed) {
+        const int micros = (int)((job->train.micro + l->data - 1) / l->data);
+        status = time_runs(o, row, s, cost, micros);
+        if (status == NEB_OK) time_update(o, row, s, cost);
+        row->tokens_s = row->step_s > 0 ? *tokens / row->step_s : 0;
+    }
+    neb__free(s);
+    return status;
+}

@@ -1,0 +1,93 @@
+#!/bin/bash
+# The planner: a job's layouts with memory, time, bytes and reasons; the memory that trainings then take, to the byte; parallel:
+# auto, which takes the best; foreseen beside measured; refusals.
+set -eu
+nebula=$1
+top=$(cd "$(dirname "$0")/.." && pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
+has() { grep -aq -- "$2" "$1" || fail "$1 lacks: $2"; }
+
+cat "$top/LICENSE" "$top"/docs/*.md > text
+cat > job.yaml <<'YAML'
+name: planned
+task: causal
+cache: cache
+tokenizer: {type: bpe, vocab: 400, lines: 2000}
+model: {family: gpt2, hidden: 64, layers: 4, heads: 4}
+train: {steps: 30, tokens: 256, micro: 4, max_len: 64, threads: 1, log_every: 30}
+data:
+  - {file: text}
+YAML
+
+# ---- hardware that is not here: no process is started, and the words say what it is
+"$nebula" plan job.yaml out=far --scale 4xh200 > far.log 2>&1 || fail "--scale"
+has far.log "stated constants"; has far.log "fell out"
+"$nebula" plan job.yaml out=far --scale 4xh200 --json > far.json 2> far.log || fail "--scale --json"
+has far.json '^{"layouts":\[{"data":[0-9]*,"tensor":[0-9]*,"pipeline":[0-9]*,"zero":[0-9],"memory_bytes":[0-9]*,"step_seconds":[0-9.e-]*,"wan_bytes":0,"fits":true'
+has far.json '"rejected":\[{"data"'; has far.json '"stated":true'
+# ---- several sites: the line, its cost, a pipeline between them, and privacy
+cat > sites.yaml <<YAML
+$(cat job.yaml)
+sites: [{name: a}, {name: b}]
+YAML
+"$nebula" plan sites.yaml out=far --scale 1xh100 --wan 100mbit,50ms --price 0.08/GB > sites.log 2>&1 || fail "sites"
+has sites.log "line of 100 Mbit/s and 50 ms"; has sites.log "costs"; has sites.log "rung"; has sites.log "eplica"
+"$nebula" plan sites.yaml out=far --scale 1xh100 wan.rung=int8 privacy.unit=site privacy.epsilon=4 > sites.log 2>&1 || fail "privacy"
+has sites.log "unit site is unusable here"
+
+# ---- refusals
+refused() { "$nebula" "${@:2}" > refused.log 2>&1 && fail "not refused: ${*:2}"; has refused.log "$1"; }
+refused "there are constants for" plan job.yaml --scale 4xabacus
+refused "100mbit,50ms" plan job.yaml --wan ,
+refused "such as 0.08/GB" plan job.yaml --price much
+refused "leave them out" train job.yaml out=no parallel.auto=yes parallel.data=2
+refused "found no layout that fits" train job.yaml out=no parallel=auto train.memory=1MiB parallel.launcher=mpirun
+
+# ---- strategy: auto, by the memory that the job allows its sites
+grep -v tied job.yaml | sed 's/heads: 4}/heads: 4, tied: no}/' > apart.yaml
+echo 'sites: [{name: a}, {name: b, train: {memory: 1MiB}}]' >> apart.yaml
+refused "has no folder" train apart.yaml --site a out=no # both come as far as their keys, with the same choice
+has refused.log "strategy: auto takes pipeline: .* site b allows 1 MiB"
+refused "has no folder" train apart.yaml --site a out=no 'sites[1].train.memory=1GiB'
+has refused.log "strategy: auto takes replica"
+"$nebula" plan apart.yaml out=no --ranks 1 --wan 100mbit,50ms --json > apart.json 2> apart.log || fail "a plan for two strategies"
+has apart.json '"replica_fits":false'; has apart.json '"stage_bytes":\[[0-9]*,[0-9]*\]'
+
+# ---- one process here
+"$nebula" plan job.yaml out=one --ranks 1 --json > one.json 2> one.log || fail "one process"
+memory() { # of a layout without sequence
+    grep -ao "\"data\":$1,\"tensor\":$2,\"pipeline\":$3,\"zero\":$4,[^}]*\"sequence\":false" $5 | head -1 | sed 's/.*memory_bytes":\([0-9]*\).*/\1/'
+}
+held() { grep -ah "this process holds" "$@" | sed 's/.*holds \([0-9]*\) .*/\1/' | sort -n | tail -1; }
+NEBULA_LOG=debug "$nebula" train job.yaml out=one > one.log 2>&1 || fail "training in one process"
+[ "$(memory 1 1 1 0 one.json)" = "$(held one.log)" ] || fail "foreseen $(memory 1 1 1 0 one.json), held $(held one.log)"
+has one.log "one process: a step: foreseen"; has one.log "memory: foreseen .*(+0.0 %)"
+"$nebula" report one --to one.html > report.log 2>&1 && has one.html "Foreseen and measured"
+"$nebula" plan job.yaml out=one --ranks 1 > again.log 2>&1; grep -q measuring again.log && fail "measured again what was kept"
+
+if ! command -v mpirun > /dev/null || [ ! -e "$(dirname "$nebula")/libnebula-i-mpi.so" ]; then
+    echo "plan: ranks skipped, there is no Open MPI"
+    exit 0
+fi
+# ---- two processes: measured together, and the memory of each layout
+"$nebula" plan job.yaml out=two --ranks 2 --top 99 --json > two.json 2> two.log || fail "two processes"
+has two.json '"stated":false'
+for layout in "2 1 1 0" "2 1 1 3" "1 2 1 0" "1 1 2 0"; do
+    set -- $layout
+    out="two$1$2$3$4"
+    NEBULA_LOG=debug "$nebula" train job.yaml out=$out parallel.data=$1 parallel.tensor=$2 parallel.pipeline=$3 parallel.zero=$4 \
+        train.steps=10 > $out.log 2>&1 || fail "layout $layout"
+    foreseen=$(memory $layout two.json) real=$(held $out.log $out/ranks/*.log)
+    [ -n "$foreseen" ] && [ "$foreseen" = "$real" ] || fail "layout $layout: foreseen $foreseen, held $real"
+done
+[ "$(nproc)" -ge 2 ] || { echo "plan: ok, parallel: auto skipped on one core"; exit 0; }
+# ---- auto: what does not fit one process goes to two, and their ranks hear of it
+least=$(memory 1 2 1 0 two.json)
+taskset -c "$(taskset -cp $$ | sed 's/.*: //' | tr ',' '\n' | awk -F- '{ for (i = $1; i <= ($2 == "" ? $1 : $2); i++) print i }' | head -2 | paste -sd,)" \
+    "$nebula" train job.yaml out=auto parallel=auto train.memory=$((least + 1000)) > auto.log 2>&1 || fail "parallel: auto"
+has auto.log "parallel: auto takes tensor 2"; has auto.log "tensor 2.*: a step: foreseen"
+[ -e auto/model.safetensors ] || fail "parallel: auto left no model"
+echo "plan: ok"

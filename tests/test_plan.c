@@ -1,0 +1,370 @@
+/* test_plan.c: the planner. Memory by rehearsal against the allocator of a real training, rank by rank; a model that would never
+ * fit; turns of a pipeline; what crosses the line; the order of layouts. */
+#include "check.h"
+#include "forked.h"
+#include "plan/hardware.h"
+#include "plan/measure.h"
+#include "plan/privacy.h"
+#include "plan/record.h"
+#include "world.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define ENCODER \
+    "task: mlm\nmodel: {family: bert, hidden: 64, layers: 3, heads: 4, ffn: 128, max_positions: 32}\n"
+#define TRANSLATOR "task: translate\nmodel: {hidden: 32, layers: 2, decoder_layers: 1, heads: 2, ffn: 64}\n"
+
+enum { RANKS = 2, STEPS = 12 }; /* as many as a rehearsal of two micro-batches makes */
+
+/* ---- memory --------------------------------------------------------------------------------------------------- */
+
+struct trial {
+    struct neb_planner_layout layout;
+    struct neb_planner_job copy;
+    int64_t state[RANKS], runs[RANKS];
+};
+
+static neb_status train_for_real(struct trial *x, struct neb_layout *layout, int rank)
+{
+    struct neb_work *work;
+    struct neb_work_step step;
+    struct neb_work_memory m;
+    NEB_TRY(neb__work_open_ranks(&x->copy.data, 0, 1, NULL, layout, &work));
+    for (int i = 0; i < STEPS; i++) NEB_TRY(neb__work_step(work, 1e-4f, &step));
+    neb__work_memory(work, &m);
+    x->state[rank] = m.state;
+    x->runs[rank] = m.runs;
+    neb__work_close(work);
+    return NEB_OK;
+}
+
+static int at_rank(struct neb_group *g, void *arg)
+{
+    struct trial *x = arg;
+    struct neb_layout l = {.world = g};
+    if (x->layout.tensor > 1)
+        l.tensor = l.model = g;
+    else
+        l.data = g;
+    return train_for_real(x, &l, neb__group_rank(g)) != NEB_OK;
+}
+
+static void compare_memory(const char *job, const char *words, struct neb_planner_layout layout)
+{
+    struct world w;
+    struct trial *x = forked_memory(sizeof *x);
+    layout.threads = 1;
+    world_open_words(&w, job, words);
+    x->layout = layout;
+    x->copy.data.job = &x->copy.job;
+    neb__planner_job(&w.data, &layout, &x->copy);
+    if (neb__planner_ranks(&layout) == 1)
+        assert_ok(train_for_real(x, NULL, 0));
+    else
+        assert_int_equal(forked_ranks(RANKS, 20, at_rank, x), 0);
+    for (int r = 0; r < neb__planner_ranks(&layout); r++) {
+        struct neb_rehearsal seen;
+        const struct neb_layout_place place = {.data = layout.data > 1 ? r : 0,
+                                               .tensor = layout.tensor > 1 ? r : 0};
+        assert_ok(neb__planner_rehearse(&w.data, &layout, &place, &seen));
+        assert_int_equal(seen.state, x->state[r]);
+        assert_int_equal(seen.runs, x->runs[r]);
+        assert_true(seen.runs > 0);
+    }
+    world_close(&w);
+    forked_free(x, sizeof *x);
+}
+
+static void a_rehearsal_takes_what_a_training_takes(void **state)
+{
+    (void)state;
+    const struct neb_planner_layout one = {.data = 1, .tensor = 1, .pipeline = 1},
+                                    data = {2, 1, 1, 0, false, 0, 0};
+    compare_memory(ENCODER, "", one);
+    compare_memory(ENCODER, "train.dtype=bf16", one);
+    compare_memory(ENCODER, "model.recompute=yes", one);
+    compare_memory(TRANSLATOR, "train.optimizer=muon", one);
+    for (int zero = 0; zero <= 3; zero++) {
+        struct neb_planner_layout l = data;
+        l.zero = zero;
+        compare_memory(ENCODER, "", l);
+        compare_memory(TRANSLATOR, "train.dtype=bf16", l);
+    }
+    struct neb_planner_layout tensor = {1, 2, 1, 0, false, 0, 0};
+    compare_memory(ENCODER, "", tensor);
+    tensor.sequence = true;
+    compare_memory(TRANSLATOR, "", tensor);
+    struct neb_planner_layout away = one;
+    away.offload = NEB_OFFLOAD_MOMENTS;
+    compare_memory(ENCODER, "", away);
+}
+
+static long resident_kib(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_maxrss;
+}
+
+static void a_model_that_never_fits_is_rehearsed(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_rehearsal all, part;
+    const struct neb_planner_layout one = {.data = 1, .tensor = 1, .pipeline = 1, .threads = 1},
+                                    shared = {
+                                        .data = 64, .tensor = 1, .pipeline = 1, .zero = 3, .threads = 1};
+    world_open_words(&w, ENCODER, "train.micro=64");
+    const long before = resident_kib();
+    struct neb_data large = w.data;
+    large.models.model.hidden = 8192, large.models.model.heads = 64, large.models.model.ffn = 32768;
+    large.models.model.layers = 48;
+    assert_ok(neb__planner_rehearse(&large, &one, &(struct neb_layout_place){0}, &all));
+    assert_true(all.values > 38e9 && all.values < 39e9);
+    assert_true((double)all.state >= 16 * (double)all.values);
+    assert_ok(neb__planner_rehearse(&large, &shared, &(struct neb_layout_place){0}, &part));
+    assert_true((double)part.state < 1.03 * 16 * (double)all.values / 64);
+    assert_true(part.data.bytes[NEB_TRAFFIC_GATHER] >
+                2 * 4.0 * (double)all.values * 0.9); /* forward and backward */
+    assert_true(resident_kib() - before < 512 << 10);
+    world_close(&w);
+}
+
+/* ---- time ----------------------------------------------------------------------------------------------------- */
+
+static void turns_of_equal_stages_idle_as_the_formula_says(void **state)
+{
+    (void)state;
+    const double forward[] = {1, 1, 1, 1}, backward[] = {2, 2, 2, 2};
+    double seconds, idle;
+    for (int m = 4; m <= 16; m *= 2) {
+        assert_ok(neb__planner_turns(forward, backward, 4, m, 0, &seconds, &idle));
+        assert_true(fabs(seconds - 3.0 * (m + 3)) < 1e-9);
+        assert_true(fabs(idle - 3.0 / (m + 3)) < 1e-9);
+    }
+    const double slow[] = {1, 2}, slow_back[] = {2, 4};
+    assert_ok(neb__planner_turns(slow, slow_back, 2, 8, 0, &seconds, &idle));
+    assert_true(fabs(seconds - (1 + 8 * 6 + 2)) < 1e-9); /* the slow stage never waits */
+}
+
+static void costs_go_through_text(void **state)
+{
+    (void)state;
+    struct neb_planner_costs c = {.device = "a device", .bus = 1e-10}, back;
+    struct neb_layer_cost l = {2, 1, 4, {0.5, 0.25}, 0.125, 1e-9};
+    struct neb_group_cost g = {.size = 4, .call = {1, 2, 3, 4}, .byte = {5, 6, 7, 8}};
+    struct neb_buf text;
+    neb__costs_add_layer(&c, &l);
+    neb__costs_add_group(&c, &g);
+    neb__costs_add_group(&c, &g);
+    neb__buf_init(&text, 4096);
+    assert_ok(neb__costs_write(&c, &text));
+    assert_ok(neb__buf_append(&text, "", 1));
+    assert_ok(neb__costs_read((const char *)text.data, &back));
+    assert_int_equal(back.groups, 1);
+    assert_true(neb__costs_layer(&back, 2, 1, 4)->layer[1] == 0.25 && !neb__costs_layer(&back, 2, 1, 2));
+    const struct neb_rank_traffic t = {.calls = {1, 0, 0, 0}, .bytes = {10, 0, 0, 0}};
+    assert_true(neb__costs_exchange(neb__costs_group(&back, 4), &t) == 51);
+    neb__buf_free(&text);
+    const char *const bad[] = {"layer 1 1", "layer 1 1 1 : -1 0 0 0", "group 1 : 0 0 0 0 0 0 0 0", "bus nan",
+                               "what"};
+    for (int i = 0; i < 5; i++) assert_status(neb__costs_read(bad[i], &back), NEB_ERR_CORRUPT);
+}
+
+/* ---- layouts -------------------------------------------------------------------------------------------------- */
+
+static struct neb_planner_costs made_up(void)
+{
+    struct neb_planner_costs c = {.device = "made up"};
+    struct neb_layer_cost one = {1, 1, 1, {0.06, 0}, 0.02, 1e-9}, half = {1, 1, 2, {0.1, 0}, 0.035, 2e-9},
+                          split = {2, 1, 2, {0.08, 0}, 0.03, 2e-9};
+    struct neb_group_cost g = {.size = 2, .call = {1e-5, 1e-5, 1e-5, 1e-5}, .byte = {1e-9, 5e-10, 5e-10, 0}};
+    neb__costs_add_layer(&c, &one);
+    neb__costs_add_layer(&c, &half);
+    neb__costs_add_layer(&c, &split);
+    neb__costs_add_group(&c, &g);
+    return c;
+}
+
+static const struct neb_planner_row *row_of(const struct neb_planned *p, struct neb_planner_layout l)
+{
+    for (int i = 0; i < p->rows; i++) {
+        const struct neb_planner_layout *x = &p->row[i].layout;
+        if (x->data == l.data && x->tensor == l.tensor && x->pipeline == l.pipeline && x->zero == l.zero &&
+            x->sequence == l.sequence && x->offload == l.offload)
+            return &p->row[i];
+    }
+    fail_msg("no row for %d %d %d %d", l.data, l.tensor, l.pipeline, l.zero);
+    return NULL;
+}
+
+static void the_fastest_that_fits_comes_first(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planned p;
+    const struct neb_planner_costs costs = made_up();
+    world_open_words(&w, ENCODER, "train.micro=4");
+    struct neb_planner_order o = {
+        .data = &w.data,
+        .costs = &costs,
+        .place = {.slots = 2, .near = 2, .host = true, .machine = HUGE_VAL, .device = HUGE_VAL}};
+    assert_ok(neb__planner_make(&o, &p));
+    assert_int_equal(
+        p.fit,
+        8); /* one process; data 2 with four kinds of zero; tensor 2 with and without sequence; pipeline 2 */
+    for (int i = 1; i < p.fit; i++) assert_true(p.row[i - 1].step_s <= p.row[i].step_s);
+    const struct neb_planner_row *data = row_of(&p, (struct neb_planner_layout){2, 1, 1, 0, false, 0, 0});
+    /* 2 micro-batches of 3 layers and ends, the update, a sum of all gradients */
+    assert_true(data->step_s > 2 * (3 * 0.1 + 0.035) && data->step_s < 2 * (3 * 0.1 + 0.035) * 1.05);
+    const struct neb_planner_row *pipe = row_of(&p, (struct neb_planner_layout){1, 1, 2, 0, false, 0, 0});
+    assert_true(pipe->idle > 0.1 && pipe->step_s > 4 * 0.1);
+    const double needs = row_of(&p, (struct neb_planner_layout){1, 1, 1, 0, false, 0, 0})->memory;
+    neb__planner_free(&p);
+    o.place.cap = needs - 1; /* all but those that need less fall out */
+    assert_ok(neb__planner_make(&o, &p));
+    const struct neb_planner_row *one = row_of(&p, (struct neb_planner_layout){1, 1, 1, 0, false, 0, 0});
+    assert_false(one->fits);
+    assert_non_null(strstr(one->why, "train.memory"));
+    assert_true(row_of(&p, (struct neb_planner_layout){1, 2, 1, 0, false, 0, 0})->fits);
+    neb__planner_free(&p);
+    world_close(&w);
+}
+
+static void stated_hardware_is_marked(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planned p;
+    struct neb_planner_costs costs;
+    struct neb_planner_order o = {.costs = &costs};
+    world_open_words(&w, ENCODER, "train.micro=16");
+    o.data = &w.data;
+    check_log_quiet();
+    assert_status(neb__hardware_scale("16xabacus", &w.data, &o.place, &costs), NEB_ERR_CONFIG);
+    assert_status(neb__hardware_scale("h200", &w.data, &o.place, &costs), NEB_ERR_CONFIG);
+    assert_status(neb__hardware_scale("100000xh200", &w.data, &o.place, &costs), NEB_ERR_CONFIG);
+    check_log_restore();
+    assert_ok(neb__hardware_scale("16xh200", &w.data, &o.place, &costs));
+    assert_true(costs.stated && strstr(costs.device, "stated"));
+    assert_ok(neb__planner_make(&o, &p));
+    assert_true(p.fit > 0);
+    for (int i = 0; i < p.fit; i++) assert_int_equal(neb__planner_ranks(&p.row[i].layout), 16);
+    neb__planner_free(&p);
+    world_close(&w);
+}
+
+/* ---- the line ------------------------------------------------------------------------------------------------- */
+
+#define SITES "sites: [{name: a}, {name: b}, {name: c}]\n"
+
+static void a_fixed_rung_sends_what_its_size_says(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_wan_forecast f;
+    const struct neb_wan_line line = {1e9, 0.01};
+    world_open_words(&w, ENCODER SITES, "wan.rung=int8 wan.interval=20 wan.fragments=1");
+    assert_ok(neb__wan_replica(&w.job, &line, 1e6, 0.5, 2000, &f));
+    assert_int_equal(f.sites, 3);
+    assert_string_equal(f.rung, "int8");
+    const double want = 101 * 1e6 * 1.0 * 2; /* rounds and the end, values, about a byte each, two peers */
+    assert_true(f.bytes > 0.98 * want && f.bytes < 1.1 * want);
+    world_close(&w);
+}
+
+static void a_thin_line_gets_a_cheaper_rung(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_wan_forecast wide, thin;
+    world_open_words(&w, ENCODER SITES, "wan.prefer=quality wan.interval=20");
+    assert_ok(neb__wan_replica(&w.job, &(struct neb_wan_line){1e10, 0.01}, 1e8, 0.5, 2000, &wide));
+    assert_ok(neb__wan_replica(&w.job, &(struct neb_wan_line){1e8, 0.05}, 1e8, 0.5, 2000, &thin));
+    assert_true(thin.bytes < wide.bytes / 4);
+    world_close(&w);
+}
+
+static void a_line_carries_the_tokens_of_the_formula(void **state)
+{
+    (void)state;
+    struct neb_job j = {.model = {.hidden = 4096}};
+    struct neb_wan_pipeline p;
+    neb__wan_pipeline(&j, &(struct neb_wan_line){1e8, 0.05}, 2, 1e6, 10, 1000, 4, &p);
+    assert_true(fabs(p.line_tokens_s - 0.92e8 / (4096 * 4.125)) < 1); /* 5.4 k */
+    assert_true(p.tokens_s == p.line_tokens_s && p.replica_tokens_s == 2e6);
+}
+
+static void lines_are_read(void **state)
+{
+    (void)state;
+    struct neb_wan_line l;
+    assert_ok(neb__wan_line_read("100mbit,50ms", &l));
+    assert_true(l.rate == 1e8 && fabs(l.rtt - 0.05) < 1e-12);
+    check_log_quiet();
+    const char *const bad[] = {"", ",", "fast", "100mbit,soon", "-3mbit,1ms"};
+    for (int i = 0; i < 5; i++) assert_status(neb__wan_line_read(bad[i], &l), NEB_ERR_CONFIG);
+    check_log_restore();
+}
+
+static void unit_site_with_few_sites_is_unusable(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planner_privacy p;
+    world_open_words(&w, ENCODER SITES,
+                     "wan.rung=int8 privacy.unit=site privacy.epsilon=8 privacy.delta=1e-5");
+    assert_ok(neb__planner_privacy(&w.data, 1e6, &p));
+    assert_true(p.asked && p.site && !p.usable);
+    assert_true(p.ratio > 100 && p.epsilon <= 8 && p.epsilon > 7.5);
+    assert_ok(neb__planner_privacy(&w.data, 1, &p));
+    assert_true(p.ratio < 3);
+    world_close(&w);
+}
+
+/* ---- foreseen and measured ------------------------------------------------------------------------------------ */
+
+static void what_was_foreseen_is_found_again(void **state)
+{
+    (void)state;
+    struct neb_planner_row rows[] = {
+        {.layout = {2, 1, 1, 1, false, 0, 1}, .fits = true, .step_s = 0.5, .first = 1 << 20},
+        {.layout = {1, 1, 1, 0, false, 0, 2}, .fits = true, .step_s = 0.75, .first = 1 << 21}};
+    struct neb_planned p = {.row = rows, .rows = 2, .fit = 2};
+    struct neb_planner_figures f;
+    char out[300], text[400];
+    world_path("kept", out);
+    assert_status(neb__planner_recorded(out, &rows[0].layout, &f), NEB_ERR_NOTFOUND);
+    assert_ok(neb__planner_record(out, &p));
+    assert_ok(neb__planner_recorded(out, &rows[1].layout, &f));
+    assert_true(f.step_s == 0.75 && f.memory == 1 << 21);
+    assert_status(neb__planner_recorded(out, &(struct neb_planner_layout){4, 1, 1, 0, false, 0, 0}, &f),
+                  NEB_ERR_NOTFOUND);
+    neb__planner_compare(&f, &(struct neb_planner_figures){1.5, 1 << 21, -1}, text, sizeof text);
+    assert_non_null(strstr(text, "(-50.0 %)"));
+    assert_non_null(strstr(text, "(+0.0 %)"));
+    assert_null(strstr(text, "WAN"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rehearsal_takes_what_a_training_takes),
+        cmocka_unit_test(a_model_that_never_fits_is_rehearsed),
+        cmocka_unit_test(turns_of_equal_stages_idle_as_the_formula_says),
+        cmocka_unit_test(costs_go_through_text),
+        cmocka_unit_test(the_fastest_that_fits_comes_first),
+        cmocka_unit_test(stated_hardware_is_marked),
+        cmocka_unit_test(a_fixed_rung_sends_what_its_size_says),
+        cmocka_unit_test(a_thin_line_gets_a_cheaper_rung),
+        cmocka_unit_test(a_line_carries_the_tokens_of_the_formula),
+        cmocka_unit_test(lines_are_read),
+        cmocka_unit_test(unit_site_with_few_sites_is_unusable),
+        cmocka_unit_test(what_was_foreseen_is_found_again),
+    };
+    return cmocka_run_group_tests(tests, world_set_up, world_tear_down);
+}
