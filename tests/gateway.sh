@@ -1,8 +1,8 @@
 #!/bin/bash
 # A site's gateway and its ranks: two sites of four ranks each over the laboratory's line. A rank of each is killed and one
 # is stopped; the gateways stay in the run, the ranks come back, repeat their steps with the values that rounds left, and
-# the run ends with the state root of a run in which nothing happened. The ranks have no key and no site folder; a process
-# without the secret does not become a rank.
+# the run ends with the state root of a run in which nothing happened. The ranks have no key in their memory, no site folder and no
+# network; nobody but the user may read what gateway and ranks write; a process without the secret does not become a rank.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -45,6 +45,18 @@ ranks_of() { # SITE: the processes that mpirun has started
         tr '\0' '\n' < /proc/$p/environ 2> /dev/null | grep -q '^OMPI_COMM_WORLD_RANK=' && echo $p
     done
 }
+gateway_of() { # SITE: the process with the keys
+    for p in $(here $(pgrep -f "train .*--site $1")); do
+        tr '\0' '\n' < /proc/$p/environ 2> /dev/null | grep -q '^OMPI_COMM_WORLD_RANK=' || [ "$(cat /proc/$p/comm)" = mpirun ] || echo $p
+    done | head -1
+}
+listens() { # PROCESS: its TCP sockets that wait for connections
+    for f in /proc/$1/fd/*; do
+        case $(readlink $f 2> /dev/null) in
+        socket:*) n=$(readlink $f); n=${n#socket:[}; awk -v n=${n%]} '$4 == "0A" && $10 == n { print $2 }' /proc/$1/net/tcp /proc/$1/net/tcp6 ;;
+        esac
+    done 2> /dev/null
+}
 wait_for() { until eval "$1"; do kill -0 $lab 2> /dev/null || fail "the run ended before: $2"; sleep 0.05; done; }
 hurt() { # SIGNAL SITE WHICH
     wait_for "[ \$(ranks_of $2 | wc -l) = 4 ]" "site $2 has four ranks"
@@ -55,8 +67,13 @@ for s in a b; do
     wait_for "[ -n \"\$(ls hurt/$s/checkpoints/*.neb 2> /dev/null)\" ]" "a checkpoint of site $s"
     for p in $(ranks_of $s); do
         if ls -l /proc/$p/fd 2> /dev/null | grep -q "hurt/$s/site"; then fail "a rank of site $s has opened the site's folder"; fi
+        [ -z "$(listens $p)" ] || fail "a rank of site $s listens on a network: $(listens $p)"
     done
+    if command -v python3 > /dev/null; then
+        python3 "$top/tests/support/key_in_memory.py" hurt/$s/site/site.key $(gateway_of $s) -- $(ranks_of $s) || fail "the key of site $s"
+    fi
 done
+[ -z "$(find hurt ! -type l -perm /077)" ] || fail "others may read $(find hurt ! -type l -perm /077 | head -3)"
 hurt KILL a 1
 hurt KILL b 3
 for s in a b; do wait_for "[ \$(back $s) -ge 1 ]" "the ranks of $s come back"; done

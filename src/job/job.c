@@ -264,6 +264,10 @@ const struct neb_opt neb__job_parallel_options[] = {
         hosts, NEB_OPT_TEXT, "", NULL,
         "machines to start them on, as mpirun --host takes them (a:4,b:4); empty: this one, or those that "
         "Slurm gave"),
+    PARALLEL(
+        network, NEB_OPT_TEXT, "", NULL,
+        "the networks that processes on several machines talk over, as Open MPI takes them: interfaces (ib0) "
+        "or networks (10.1.0.0/16), with commas between; empty: any. On one machine they use none"),
     PARALLEL(launcher, NEB_OPT_TEXT, "auto", NULL,
              "mpirun, srun, or auto: srun in a Slurm allocation whose Slurm speaks PMIx, else mpirun",
              NEB_OPT_CHOICE("auto", "mpirun", "srun")),

@@ -114,7 +114,7 @@ struct neb_job_parallel {
     bool chosen;    /* it has */
     bool sequence;
     double timeout;
-    char *hosts, *launcher, *offload;
+    char *hosts, *launcher, *offload, *network;
 };
 
 struct neb_job {

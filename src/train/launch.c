@@ -12,6 +12,7 @@
 #include "train/launch.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "group/group.h"
 
@@ -223,12 +224,40 @@ neb_status neb__launch_open(const struct neb_job *job, struct neb_launch **out)
     return neb__launch_open_ranks(job, neb__job_ranks(job), out);
 }
 
+static void use_network(const char *part, const char *network, bool asked)
+{
+    char include[64], exclude[64];
+    snprintf(include, sizeof include, "OMPI_MCA_%s_tcp_if_include", part);
+    snprintf(exclude, sizeof exclude, "OMPI_MCA_%s_tcp_if_exclude", part);
+    if (asked) unsetenv(exclude); /* it takes one of the two */
+    if (asked || (!getenv(include) && !getenv(exclude))) setenv(include, network, 1);
+}
+
+/* The engine authenticates and encrypts nothing. Ranks that are all on this machine get no network at all, others those that the
+ * job names. What the user says in the environment stays. */
+static void choose_networks(const struct neb_job *job)
+{
+    const char *network = job->parallel.network;
+    bool here = !job->parallel.hosts && !in_slurm();
+    if (here) {
+        setenv("OMPI_MCA_pml", "ob1", 0); /* the one that btl is about */
+        setenv("OMPI_MCA_btl", "self,vader", 0);
+    }
+    if (!network && !here)
+        neb__info(
+            "the ranks may talk over any network of their machines; parallel.network names those that they "
+            "should use (docs/cluster.md)");
+    if (here || network) use_network("btl", network ? network : "lo", network != NULL);
+    if (here || network) use_network("oob", network ? network : "lo", network != NULL);
+}
+
 neb_status neb__launch_open_ranks(const struct neb_job *job, int ranks, struct neb_launch **out)
 {
     struct neb_launch *l = NEB_NEW(struct neb_launch);
     if (!l) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
     l->lock = -1;
     if (!job->parallel.hosts && !in_slurm()) make_folder(l);
+    choose_networks(job);
     neb_status status = make_command(job, ranks, l);
     if (status == NEB_OK && !geteuid()) { /* mpirun refuses root unless told twice */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
