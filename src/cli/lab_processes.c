@@ -16,15 +16,19 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { LINE = 4096, KILLS = 64, PATIENCE = 30, STOPPING = 300, HURRY = 5 }; /* the last three: seconds */
+enum { LINE = 4096, KILLS = 64 };
+enum { PATIENCE = 30, STOPPING = 300, HURRY = 5, REVIVE = 2 }; /* seconds */
 
 struct member {
     int handle, status, pipe, log; /* handle -1: does not run; status -1: has not ended */
     char line[LINE];
     size_t have;
     bool away; /* killed by plan, to be started again */
+    int revived;
+    double started; /* unix seconds */
 };
 
 struct killing {
@@ -39,7 +43,12 @@ struct neb_lab_processes {
     const char *logs;
     int sites, width, kills;
     int panel;    /* lines of the panel on the screen */
+    int revive;   /* how often a site that fails is started again */
     double limit; /* seconds; 0: none */
+    int64_t begin_ns;
+    bool stopping;
+    void (*tick)(void *arg);
+    void *arg;
     struct member *member;
     struct killing kill[KILLS];
 };
@@ -122,6 +131,36 @@ void neb__lab_processes_limit(struct neb_lab_processes *c, double seconds)
     c->limit = seconds;
 }
 
+double neb__lab_processes_time(const struct neb_lab_processes *c)
+{
+    return neb__seconds_since(c->begin_ns);
+}
+
+double neb__lab_processes_started(const struct neb_lab_processes *c, int site)
+{
+    return c->member[site].handle >= 0 ? c->member[site].started : 0;
+}
+
+bool neb__lab_processes_stopping(const struct neb_lab_processes *c)
+{
+    return c->stopping;
+}
+
+static bool plan_kill(struct neb_lab_processes *c, const struct killing *k)
+{
+    int slot = 0;
+    while (slot < c->kills && c->kill[slot].stage != 2) slot++;
+    if (slot == KILLS) return false;
+    if (slot == c->kills) c->kills++;
+    c->kill[slot] = *k;
+    return true;
+}
+
+void neb__lab_processes_revive(struct neb_lab_processes *c, int times)
+{
+    c->revive = times;
+}
+
 /* ---- output ---------------------------------------------------------------------------------------------------- */
 
 static void erase_panel(struct neb_lab_processes *c)
@@ -146,7 +185,7 @@ static void put_line(struct neb_lab_processes *c, int i)
     m->have = 0;
 }
 
-static void say(struct neb_lab_processes *c, int i, const char *what)
+void neb__lab_processes_say(struct neb_lab_processes *c, int i, const char *what)
 {
     struct member *m = &c->member[i];
     if (m->have) put_line(c, i);
@@ -215,10 +254,24 @@ static neb_status start(struct neb_lab_processes *c, int i)
     }
     drain(c, i);
     if (m->pipe >= 0) close(m->pipe);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    m->started = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     m->pipe = ends[0];
     m->status = -1;
     m->away = false;
     return NEB_OK;
+}
+
+/* Plans what the third stage of a killing does: the site starts again. */
+static bool revive(struct neb_lab_processes *c, int i)
+{
+    struct member *m = &c->member[i];
+    if (c->stopping || m->revived >= c->revive) return false;
+    m->revived++;
+    m->away = plan_kill(
+        c, &(struct killing){.site = i, .at = neb__lab_processes_time(c), .away = REVIVE, .stage = 1});
+    return m->away;
 }
 
 static void reap(struct neb_lab_processes *c)
@@ -228,9 +281,11 @@ static void reap(struct neb_lab_processes *c)
         if (m->handle < 0 || neb__lab_wait(c->lab, m->handle, 0, &m->status) != NEB_OK) continue;
         m->handle = -1;
         drain(c, i);
+        if (!m->status || m->away) continue;
         char text[80];
-        snprintf(text, sizeof text, "ended with status %d", m->status);
-        if (m->status && !m->away) say(c, i, text);
+        snprintf(text, sizeof text, "ended with status %d%s", m->status,
+                 revive(c, i) ? "; it is started again" : "");
+        neb__lab_processes_say(c, i, text);
     }
 }
 
@@ -240,6 +295,17 @@ static int running(const struct neb_lab_processes *c)
     for (int i = 0; i < c->sites; i++) n += c->member[i].handle >= 0;
     for (int k = 0; k < c->kills; k++) n += c->kill[k].stage == 1 && c->kill[k].away > 0;
     return n;
+}
+
+void neb__lab_processes_signal(struct neb_lab_processes *c, int site, int sig)
+{
+    if (c->member[site].handle >= 0) (void)neb__lab_kill(c->lab, c->member[site].handle, sig);
+}
+
+void neb__lab_processes_kill(struct neb_lab_processes *c, int site, double away)
+{
+    if (c->stopping) return;
+    (void)plan_kill(c, &(struct killing){.site = site, .at = neb__lab_processes_time(c), .away = away});
 }
 
 static neb_status carry_out_kills(struct neb_lab_processes *c, double now)
@@ -252,10 +318,10 @@ static neb_status carry_out_kills(struct neb_lab_processes *c, double now)
             if (m->handle < 0) continue;
             m->away = true;
             neb__lab_kill(c->lab, m->handle, SIGKILL);
-            say(c, q->site, "killed, as planned");
+            neb__lab_processes_say(c, q->site, "killed, as planned");
         } else if (q->stage == 1 && now >= q->at + q->away && m->handle < 0) {
             q->stage = 2;
-            say(c, q->site, "started again");
+            neb__lab_processes_say(c, q->site, "started again");
             NEB_TRY(start(c, q->site));
         }
     }
@@ -283,6 +349,7 @@ static void await_all(struct neb_lab_processes *c, int seen, double seconds)
     while (running(c) && signals == seen && neb__seconds_since(since) < seconds) {
         wait_for_output(c, 50);
         reap(c);
+        if (c->tick) c->tick(c->arg);
     }
 }
 
@@ -291,6 +358,7 @@ static void await_all(struct neb_lab_processes *c, int seen, double seconds)
 static void stop_all(struct neb_lab_processes *c, double patience)
 {
     for (int k = 0; k < c->kills; k++) c->kill[k].stage = 2;
+    c->stopping = true;
     await_all(c, signals, patience);
     int seen = signals;
     if (running(c)) signal_all(c, SIGTERM);
@@ -316,17 +384,19 @@ static void watch_signals(void)
 neb_status neb__lab_processes_run(struct neb_lab_processes *c, void (*tick)(void *arg), void *arg,
                                   int *status)
 {
-    int64_t begin = neb__now_ns();
     neb_status s = NEB_OK;
     watch_signals();
+    c->begin_ns = neb__now_ns();
+    c->tick = tick;
+    c->arg = arg;
     for (int i = 0; s == NEB_OK && i < c->sites; i++) s = start(c, i);
     bool timely = true;
     while (s == NEB_OK && running(c) && !signals && !first_failure(c) && timely) {
         wait_for_output(c, 100);
         reap(c);
-        s = carry_out_kills(c, neb__seconds_since(begin));
+        s = carry_out_kills(c, neb__lab_processes_time(c));
         if (tick) tick(arg);
-        timely = !(c->limit > 0) || neb__seconds_since(begin) < c->limit;
+        timely = !(c->limit > 0) || neb__lab_processes_time(c) < c->limit;
     }
     for (int i = 0; i < c->sites && !timely; i++) c->member[i].away = true;
     if (!timely) signal_all(c, SIGKILL);

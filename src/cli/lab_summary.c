@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void print_site(const struct neb_report_site *s)
@@ -25,7 +26,7 @@ static void print_site(const struct neb_report_site *s)
     printf("\n");
 }
 
-static neb_status summarise(const struct neb_job *job, struct neb_report *r, struct neb_buf *page)
+neb_status neb__lab_report(const struct neb_job *job, struct neb_report *r)
 {
     char path[PATH_MAX];
     for (int i = 0; i < job->n_sites; i++) {
@@ -34,6 +35,13 @@ static neb_status summarise(const struct neb_job *job, struct neb_report *r, str
         if (status != NEB_OK && status != NEB_ERR_NOTFOUND) return status;
     }
     neb__report_finish(r);
+    return NEB_OK;
+}
+
+static neb_status summarise(const struct neb_job *job, struct neb_report *r, struct neb_buf *page)
+{
+    char path[PATH_MAX];
+    NEB_TRY(neb__lab_report(job, r));
     printf("\n%-12s %-13s %9s %9s %9s %9s %11s %10s %9s %9s %9s %9s\n", "site", "role", "tokens", "tokens/s",
            "sent", "received", "sent/token", "time", "compute", "encode", "wait", "recover");
     for (int i = 0; i < r->n; i++) print_site(&r->site[i]);
@@ -61,13 +69,27 @@ static void say_next(const struct neb_job *job)
 
 /* ---- programs of the user's -------------------------------------------------------------------------------------- */
 
+static void status_path(const struct neb_job *job, int i, char *path, size_t size)
+{
+    char dir[PATH_MAX];
+    neb__lab_site_out(job, job->out, i, dir, sizeof dir);
+    snprintf(path, size, "%s/status.json", dir);
+    if (access(path, F_OK)) snprintf(path, size, "%s/site/run/status.json", dir);
+}
+
 bool neb__lab_status(const struct neb_job *job, int i, struct neb_status_file *out)
 {
-    char dir[PATH_MAX], path[PATH_MAX + 24];
-    neb__lab_site_out(job, job->out, i, dir, sizeof dir);
-    snprintf(path, sizeof path, "%s/status.json", dir);
-    if (access(path, F_OK)) snprintf(path, sizeof path, "%s/site/run/status.json", dir);
+    char path[PATH_MAX + 24];
+    status_path(job, i, path, sizeof path);
     return !access(path, F_OK) && neb__status_file_read(path, out) == NEB_OK && out->self >= 0;
+}
+
+double neb__lab_status_time(const struct neb_job *job, int i)
+{
+    char path[PATH_MAX + 24];
+    struct stat st;
+    status_path(job, i, path, sizeof path);
+    return stat(path, &st) ? 0 : (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec;
 }
 
 static neb_status list_statuses(const struct neb_job *job)

@@ -126,6 +126,8 @@ const struct neb_reference_row neb__reference_files[] = {
      "`relay`, `tutor` and `pipeline`: the run that OUT belongs to; answers of the teacher"},
     {"OUT/pipeline.done", "`pipeline`: this site has got and given everything"},
     {"OUT/NAME/", "`nebula-i lab`: what site NAME writes, its site folder `site` and its output `log`"},
+    {"OUT/calm/, OUT/chaos/, OUT/chaos.html",
+     "`nebula-i lab --chaos`: the run without faults, the one with them, and both in plots"},
     {"OUT/privacy", "the privacy account of a training without other sites"},
     {"SITE/site.key", "a site's secret key; it never leaves the folder"},
     {"SITE/site.key.next", "the key that the site has asked for (`site rekey`)"},

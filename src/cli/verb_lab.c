@@ -8,7 +8,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cli/lab_chaos.h"
 #include "cli/lab_commands.h"
+#include "cli/lab_compare.h"
 #include "cli/lab_processes.h"
 #include "cli/lab_summary.h"
 #include "cli/site_commands.h"
@@ -19,6 +21,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -26,10 +29,10 @@
 #include <unistd.h>
 
 struct options {
-    char *wan, *schedule, *kill, *mode;
+    char *wan, *schedule, *kill, *mode, *faults;
     int64_t seed, port;
-    double time;
-    bool apart;
+    double time, chaos;
+    bool apart, json;
 };
 
 static const struct neb_opt table[] = {
@@ -41,7 +44,16 @@ static const struct neb_opt table[] = {
             "kill sites and start them again: '30s+10s a; 90s b'"),
     NEB_OPT(struct options, mode, NEB_OPT_TEXT, "auto", NULL, "how the network is made",
             NEB_OPT_CHOICE("auto", "namespaces", "user", "relay")),
-    NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "of loss and jitter"),
+    NEB_OPT(
+        struct options, chaos, NEB_OPT_TIME, "0", NULL,
+        "the run twice, without faults and with one this often, and what is left of its speed; 0: no faults",
+        NEB_OPT_RANGE(0, 1e6)),
+    NEB_OPT(
+        struct options, faults, NEB_OPT_TEXT, "", NULL,
+        "with --chaos: kill,cut,one-way,slow-line,slow-site,full-disk,clock, or some of them; empty: all"),
+    NEB_OPT(struct options, json, NEB_OPT_BOOL, "no", NULL,
+            "with --chaos: its figures as JSON on the output, everything else on the error output"),
+    NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "of loss, jitter and faults"),
     NEB_OPT(struct options, port, NEB_OPT_INT, "7000", NULL,
             "of the sites; laboratories at the same time need different ones where they are relays",
             NEB_OPT_RANGE(1, 65535)),
@@ -168,19 +180,49 @@ static neb_status make_commands(const struct neb_lab_plan *p, char **scripts[], 
     return NEB_OK;
 }
 
+enum { REVIVALS = 20 }; /* of a site that fails under faults */
+
+struct ticking {
+    struct panel panel;
+    struct neb_chaos *chaos; /* NULL: no faults */
+};
+
+/* By what the site's present process has said itself. */
+static bool trains(void *arg, int site)
+{
+    const struct ticking *t = arg;
+    double started = neb__lab_processes_started(t->panel.sites, site);
+    if (!(started > 0) || neb__lab_status_time(t->panel.job, site) < started) return false;
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    bool read = f && neb__lab_status(t->panel.job, site, f);
+    bool does = read && (f->site[f->self].own_steps > 0 || f->site[f->self].ended);
+    neb__free(f);
+    return does;
+}
+
+static void tick(void *arg)
+{
+    struct ticking *t = arg;
+    if (t->chaos) neb__chaos_tick(t->chaos, t->panel.sites, trains, t);
+    if (isatty(STDOUT_FILENO)) draw_panel(&t->panel);
+}
+
 static neb_status run_sites(const struct options *o, const struct neb_lab_plan *p, char **scripts[],
-                            int *status)
+                            struct neb_chaos *chaos, int *status, double *seconds)
 {
     struct neb_site_command command[NEB_LAB_SITES] = {0};
     const struct neb_job *job = p->job;
     struct neb_lab_processes *sites = NULL;
     neb_status s = make_commands(p, scripts, command);
+    for (int i = 0; s == NEB_OK && chaos && i < job->n_sites; i++)
+        s = neb__chaos_prepare(chaos, i, &command[i]);
     if (s == NEB_OK) s = neb__lab_processes_create(p->lab, command, job->out, &sites);
     if (s == NEB_OK && o->kill) s = neb__lab_processes_plan_kills(sites, o->kill);
     if (s == NEB_OK) neb__lab_processes_limit(sites, o->time);
-    struct panel panel = {.job = job, .sites = sites};
-    if (s == NEB_OK)
-        s = neb__lab_processes_run(sites, isatty(STDOUT_FILENO) ? draw_panel : NULL, &panel, status);
+    if (s == NEB_OK && chaos) neb__lab_processes_revive(sites, REVIVALS);
+    struct ticking ticking = {.panel = {.job = job, .sites = sites}, .chaos = chaos};
+    if (s == NEB_OK) s = neb__lab_processes_run(sites, tick, &ticking, status);
+    if (sites) *seconds = neb__lab_processes_time(sites);
     neb__lab_processes_free(sites);
     for (int i = 0; i < job->n_sites; i++) neb__site_command_free(&command[i]);
     return s;
@@ -195,6 +237,18 @@ static void say_what_runs(const struct options *o, const struct neb_lab_plan *p)
            o->wan, neb__lab_mode_name(neb__lab_mode(p->lab)), threads, threads == 1 ? "" : "s", job->out);
 }
 
+/* The faults of a laboratory whose sites' folders are made. every: seconds; INFINITY: none. */
+static neb_status make_chaos(const struct options *o, double every, const struct neb_job *job,
+                             struct neb_lab *lab, struct neb_chaos **out)
+{
+    char path[NEB_LAB_SITES][PATH_MAX], *folder[NEB_LAB_SITES];
+    for (int i = 0; i < job->n_sites; i++) {
+        folder[i] = path[i];
+        neb__lab_site_out(job, job->out, i, path[i], sizeof path[i]);
+    }
+    return neb__chaos_create(lab, every, (uint64_t)o->seed, o->faults, folder, out);
+}
+
 static neb_status check_job(const struct options *o, const struct neb_job *job, bool scripts)
 {
     if (!job->n_sites)
@@ -204,25 +258,113 @@ static neb_status check_job(const struct options *o, const struct neb_job *job, 
     if (scripts && o->apart)
         return neb__fail(NEB_ERR_CONFIG,
                          "--apart is for nebula-i train: leave it out, or the command behind --");
+    if (o->chaos > 0 && (scripts || o->apart))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "--chaos compares trainings of nebula-i train together: leave out %s",
+                         scripts ? "the command behind --" : "--apart");
+    if (o->chaos > 0 && o->faults) NEB_TRY(neb__chaos_check(o->faults));
+    if (!(o->chaos > 0) && (o->json || o->faults))
+        return neb__fail(NEB_ERR_CONFIG, "--%s goes with --chaos, such as --chaos 15s",
+                         o->json ? "json" : "faults");
     return NEB_OK;
 }
 
-static neb_status run_job(const struct neb_call *c, const struct neb_job *job, int *status)
+/* One laboratory from its making to the end of its sites. chaos: gets faults every so many seconds; NULL: without. */
+static neb_status run_lab(const struct neb_call *c, const struct neb_job *job, double every,
+                          struct neb_chaos **chaos, int *status, double *seconds)
 {
     const struct options *o = c->options;
     struct neb_lab_plan plan = {
         .job = job, .words = c->words, .n = c->n, .port = (int)o->port, .apart = o->apart};
     char **scripts[NEB_LAB_SITES];
-    NEB_TRY(check_job(o, job, c->command));
     if (c->command) NEB_TRY(neb__site_commands(c->command, job->n_sites, scripts));
     NEB_TRY(neb__file_make_dir(job->out, 0700));
-    if (!c->command) NEB_TRY(prepare(job));
     NEB_TRY(make_lab(o, job, &plan.lab));
     neb_status s = make_sites(o, job, plan.lab);
+    if (s == NEB_OK && chaos) s = make_chaos(o, every, job, plan.lab, chaos);
     say_what_runs(o, &plan);
-    if (s == NEB_OK) s = run_sites(o, &plan, c->command ? scripts : NULL, status);
+    if (s == NEB_OK)
+        s = run_sites(o, &plan, c->command ? scripts : NULL, chaos ? *chaos : NULL, status, seconds);
     neb__lab_destroy(plan.lab);
-    if (s == NEB_OK && (*status == 0 || *status > 128)) s = neb__lab_summary(job, c->command);
+    return s;
+}
+
+static neb_status run_job(const struct neb_call *c, const struct neb_job *job, int *status)
+{
+    double seconds = 0;
+    NEB_TRY(check_job(c->options, job, c->command));
+    NEB_TRY(neb__file_make_dir(job->out, 0700));
+    if (!c->command) NEB_TRY(prepare(job));
+    NEB_TRY(run_lab(c, job, 0, NULL, status, &seconds));
+    return *status == 0 || *status > 128 ? neb__lab_summary(job, c->command) : NEB_OK;
+}
+
+/* ---- with faults and without ------------------------------------------------------------------------------------ */
+
+/* One of the two runs, in a folder of its own below that of the job; the tokens are common. Both have what the faults need (disks
+ * of their own, a clock that can jump), because that costs time by itself. */
+static neb_status run_arm(const struct neb_call *c, const struct neb_job *job, const char *name, double every,
+                          struct neb_chaos **chaos, struct neb_lab_arm *arm, int *status)
+{
+    char out[PATH_MAX], cache[PATH_MAX];
+    struct neb_job own = *job;
+    if (snprintf(out, sizeof out, "%s/%s", job->out, name) >= (int)sizeof out)
+        return neb__fail(NEB_ERR_CONFIG, "the path %s is too long", job->out);
+    if (!access(out, F_OK))
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "%s is there already: runs with and without faults are compared from their beginning; remove "
+            "it, or give another folder with out=FOLDER",
+            out);
+    neb__lab_cache(job, cache, sizeof cache);
+    own.out = out;
+    own.cache = cache;
+    printf("\n== %s\n", isinf(every) ? "without faults" : "with faults");
+    NEB_TRY(run_lab(c, &own, every, chaos, status, &arm->seconds));
+    if (*status && *status <= 128) return NEB_OK;
+    neb__chaos_unmount(*chaos);
+    NEB_TRY(neb__lab_summary(&own, c->command));
+    return neb__lab_arm_read(&own, arm);
+}
+
+static neb_status compare(const struct neb_call *c, const struct neb_job *job, FILE *json, int *status)
+{
+    struct neb_lab_arm calm = {0}, rough = {0};
+    const struct options *o = c->options;
+    struct neb_chaos *none = NULL, *chaos = NULL;
+    const struct neb_chaos_fault *fault = NULL;
+    char page[PATH_MAX];
+    NEB_TRY(check_job(c->options, job, c->command));
+    NEB_TRY(neb__file_make_dir(job->out, 0700));
+    NEB_TRY(prepare(job));
+    neb_status s = run_arm(c, job, "calm", INFINITY, &none, &calm, status);
+    if (s == NEB_OK && !*status) s = run_arm(c, job, "chaos", o->chaos, &chaos, &rough, status);
+    if (s == NEB_OK && !*status) {
+        int faults = neb__chaos_faults(chaos, &fault);
+        snprintf(page, sizeof page, "%s/chaos.html", job->out);
+        s = neb__lab_compare(&calm, &rough, fault, faults, page, json);
+    }
+    neb__chaos_free(none);
+    neb__chaos_free(chaos);
+    neb__lab_arm_free(&calm);
+    neb__lab_arm_free(&rough);
+    return s;
+}
+
+/* With --json all that the sites and the laboratory print goes to the error output. */
+static neb_status run_compare(const struct neb_call *c, const struct neb_job *job, int *status)
+{
+    const struct options *o = c->options;
+    FILE *json = NULL;
+    if (o->json) {
+        fflush(stdout);
+        int own = dup(STDOUT_FILENO);
+        json = own >= 0 ? fdopen(own, "w") : NULL;
+        if (!json || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+            return neb__fail(NEB_ERR_IO, "the output cannot be opened a second time");
+    }
+    neb_status s = compare(c, job, json, status);
+    if (json) fclose(json);
     return s;
 }
 
@@ -230,7 +372,8 @@ static neb_status run(struct neb_call *c)
 {
     struct neb_job job;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status status = run_job(c, &job, &c->code);
+    const struct options *o = c->options;
+    neb_status status = o->chaos > 0 ? run_compare(c, &job, &c->code) : run_job(c, &job, &c->code);
     neb__job_free(&job);
     return status;
 }

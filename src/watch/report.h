@@ -119,6 +119,10 @@ neb_status neb__report_html(struct neb_buf *out, const char *text);
 
 neb_status neb__report_page(struct neb_report *r, struct neb_buf *out);
 
+/* A page in the same style with figures of the caller's between the two. */
+neb_status neb__report_begin(const char *title, const char *says, struct neb_buf *out);
+neb_status neb__report_end(struct neb_buf *out);
+
 void neb__format_bytes(double n, char *out, size_t size);
 void neb__format_seconds(double s, char *out, size_t size);
 void neb__format_count(double n, char *out, size_t size); /* 12.3 k, 4.5 M */

@@ -191,6 +191,30 @@ static neb_status named(struct neb_buf *out, const char *what, const char *text)
     return neb__report_html(out, text);
 }
 
+static neb_status open_page(const char *title, const char *heading, struct neb_buf *out)
+{
+    NEB_TRY(neb__buf_printf(
+        out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
+             "content=\"width=device-width\"><title>"));
+    NEB_TRY(neb__report_html(out, title));
+    NEB_TRY(neb__buf_printf(out, "</title><style>\n%s</style><main><h1>", style));
+    NEB_TRY(neb__report_html(out, heading));
+    return neb__buf_printf(out, "</h1><p class=\"sub\">");
+}
+
+neb_status neb__report_begin(const char *title, const char *says, struct neb_buf *out)
+{
+    NEB_TRY(open_page(title, title, out));
+    NEB_TRY(neb__report_html(out, says));
+    return neb__buf_printf(out, "</p><div class=\"plots\">\n");
+}
+
+neb_status neb__report_end(struct neb_buf *out)
+{
+    return neb__buf_printf(out, "</div><footer>made by nebula-i, version %s</footer></main></html>\n",
+                           NEB_VERSION);
+}
+
 static neb_status head(const struct neb_report *r, struct neb_buf *out)
 {
     char when[64] = "", length[48];
@@ -198,13 +222,8 @@ static neb_status head(const struct neb_report *r, struct neb_buf *out)
     struct tm tm;
     if (r->start > 0 && gmtime_r(&start, &tm)) strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", &tm);
     neb__format_seconds(r->seconds, length, sizeof length);
-    NEB_TRY(neb__buf_printf(
-        out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
-             "content=\"width=device-width\"><title>"));
-    NEB_TRY(neb__report_html(out, r->job));
-    NEB_TRY(neb__buf_printf(out, "</title><style>\n%s</style><main><h1>", style));
-    NEB_TRY(neb__report_html(out, *r->job ? r->job : "run"));
-    NEB_TRY(neb__buf_printf(out, "</h1><p class=\"sub\">%d site%s", r->n, r->n == 1 ? "" : "s"));
+    NEB_TRY(open_page(r->job, *r->job ? r->job : "run", out));
+    NEB_TRY(neb__buf_printf(out, "%d site%s", r->n, r->n == 1 ? "" : "s"));
     NEB_TRY(named(out, ", strategy ", r->strategy));
     NEB_TRY(named(out, ", task ", r->task));
     NEB_TRY(neb__buf_printf(out, "; began %s, measured for %s</p><div class=\"tiles\">\n", when, length));
@@ -413,8 +432,7 @@ static neb_status page(struct neb_report *r, struct derived *d, struct neb_buf *
     NEB_TRY(text_card("Sample outputs", r->samples, out));
     NEB_TRY(text_card("Foreseen and measured", r->plan, out));
     NEB_TRY(text_card("The job", r->job_text, out));
-    return neb__buf_printf(out, "</div><footer>made by nebula-i report, version %s</footer></main></html>\n",
-                           NEB_VERSION);
+    return neb__report_end(out);
 }
 
 neb_status neb__report_page(struct neb_report *r, struct neb_buf *out)
