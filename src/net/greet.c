@@ -19,7 +19,7 @@
  *
  * Then WELCOME follows. A connection is in use once WELCOME was sent and received. When it is received, rules
  * 3 and 4 are applied once more, in case the peer held it back. Until then the peer is a stranger: it has
- * NEB_GREET_SECONDS, and its memory is bounded by one HELLO and one CHAIN frame. WELCOME goes first and the
+ * its time (patience.c), and its memory is bounded by one HELLO and one CHAIN frame. WELCOME goes first and the
  * chain behind it: a side that lacks epochs answers WELCOME only when it has them all. */
 #include "net/link.h"
 #include "base/clock.h"

@@ -340,6 +340,7 @@ neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)
     p->key = m->key;
     neb__strangers_learn(p, m);
     p->backoff = net->config.dial_min;
+    p->patience = net->config.greet;
     p->down_at = neb__now_ns();
     neb__outbox_init(&p->out, net->config.window); /* the HELLO brings the peer's own windows */
     neb__inbox_init(&p->in, net->config.window);
@@ -486,6 +487,7 @@ static neb_status attach_control(struct neb_conn *c)
     p->up = true;
     neb__net_hurry(p->net);
     p->backoff = p->net->config.dial_min;
+    neb__patience_linked(c);
     p->reconnects += !first;
     p->pong_at = neb__now_ns();
     p->ping_due = p->resume_due = true;

@@ -11,6 +11,7 @@
  *     bbr_turns.c                two stripes that take turns
  *     link.c                     one peer: its control connection, its stripes, frames in and out
  *     control_copy.c             sends small control messages twice
+ *     patience.c                 how long a peer may take, by the measured round trip
  *     timers.c                   heartbeats, deadlines, redialling, measuring
  *     stripes.c                  chooses the number of stripes (no I/O)
  *     outbox.c, inbox.c, wire.c  messages, chunks, frames (no I/O)
@@ -32,7 +33,6 @@ enum {
     NEB_STRANGERS_MAX = 128,     /* connections that wait to be greeted: from anywhere, */
     NEB_STRANGERS_RESERVED = 64, /* … from the networks of the roster, */
     NEB_GREETINGS_PER_KEY = 32,  /* … with one roster key */
-    NEB_GREET_SECONDS = 10,      /* from connect to WELCOME */
     NEB_CONN_BATCH = 128 << 10,  /* ciphertext gathered for one write to the socket */
     NEB_CONN_OUT_MAX = NEB_CONN_BATCH + 2 * 65536 + NEB_EPOCH_BYTES_MAX + 4096,
     NEB_SKIP = 64 << 10,
@@ -173,6 +173,8 @@ struct neb_peer {
     /* dialling */
     int64_t dial_at, down_at;
     double backoff;
+    double patience;   /* seconds that a dialled connection gets until WELCOME */
+    double greeted_in; /* seconds that the last greeting took */
     int address; /* number of failed attempts; it selects the next roster address, and the next address of a
                   * name */
     uint64_t reconnects;
@@ -204,6 +206,7 @@ struct neb_net {
     uv_timer_t ack_timer, read_timer, turn_timer;
     bool ack_timer_on, read_timer_on;
     bool hurried; /* ticks come every NEB_TICK_MS */
+    int64_t ticked_at;
     uv_poll_t listener;
     int listen_fd;
     struct neb_conn *conns;
@@ -258,6 +261,7 @@ void neb__pace_look(struct neb_peer *p);              /* once a second */
 
 double neb__pace_unsent(const struct neb_conn *c); /* bytes that wait in the socket; 0 also: unknown */
 bool neb__pace_is_bbr(const struct neb_conn *c);
+double neb__pace_rtt(const struct neb_conn *c); /* as TCP knows it, in seconds; 0: unknown */
 
 /* ---- bbr_turns.c --------------------------------------------------------------------------------------- */
 int neb__bbr_turns_stripes(const struct neb_peer *p); /* how many connections the target needs */
@@ -324,6 +328,15 @@ bool neb__control_copy_is_wanted(const struct neb_peer *p);
 /* A chunk of a control message has been written to the control connection. */
 void neb__control_copy_send(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload);
 void neb__control_copy_pump(struct neb_peer *p);
+
+/* ---- patience.c ---------------------------------------------------------------------------------------- */
+double neb__patience_greet(const struct neb_conn *c);  /* seconds from connect to WELCOME */
+double neb__patience_answer(const struct neb_peer *p); /* seconds without an answer until the peer is down */
+void neb__patience_dialled(struct neb_conn *c);        /* a connection is being made */
+void neb__patience_late(struct neb_conn *c);           /* it was not greeted in time */
+void neb__patience_linked(struct neb_conn *c);         /* it has become a link */
+/* The clock comes `late` seconds late, because this process stood still: its peers were not silent. */
+void neb__patience_slept(struct neb_net *net, double late);
 
 /* ---- timers.c ------------------------------------------------------------------------------------------ */
 void neb__net_tick(struct neb_net *net);

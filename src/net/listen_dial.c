@@ -176,6 +176,7 @@ static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t 
         p->making = c;
     else
         p->stripe[stripe] = c;
+    neb__patience_dialled(c);
 }
 
 static const struct addrinfo *nth(const struct addrinfo *list, int n)

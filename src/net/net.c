@@ -136,7 +136,7 @@ static neb_status check_config(const struct neb_net_config *c)
         if (c->window[i] < NEB_CONTROL_MESSAGE_MAX || c->window[i] > (size_t)1 << 40)
             return neb__fail(NEB_ERR_CONFIG, "a window must be 1 MiB to 1 TiB, not %zu bytes", c->window[i]);
     if (!(c->heartbeat > 0) || !(c->dead_after > 2 * c->heartbeat) || !(c->dial_min > 0) ||
-        c->dial_max < c->dial_min || !(c->max_rate >= 0))
+        c->dial_max < c->dial_min || !(c->max_rate >= 0) || !(c->greet > 0))
         return neb__fail(NEB_ERR_CONFIG, "heartbeat, dead_after (more than two heartbeats), dial_min, "
                                          "dial_max or max_rate is out of range");
     return NEB_OK;

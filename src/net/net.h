@@ -89,13 +89,15 @@ struct neb_net_config {
     double heartbeat;              /* seconds between two heartbeats */
     double dead_after;             /* seconds without an answer until a peer is down */
     double dial_min, dial_max;     /* seconds between two attempts, growing, with jitter */
-    const char *congestion;        /* congestion control of each connection; NULL: bbr if the kernel has it */
+    double greet;           /* seconds from connect to WELCOME; more on a line that is known to be slow */
+    const char *congestion; /* congestion control of each connection; NULL: bbr if the kernel has it */
 };
 
-#define NEB_NET_CONFIG                                                                                \
-    {                                                                                                 \
-        .stripes_max = 16, .window = {4u << 20, 64u << 20, 256u << 20, 256u << 20},                   \
-        .queue_max = (size_t)1 << 30, .heartbeat = 1, .dead_after = 6, .dial_min = 0.1, .dial_max = 5 \
+#define NEB_NET_CONFIG                                                                                 \
+    {                                                                                                  \
+        .stripes_max = 16, .window = {4u << 20, 64u << 20, 256u << 20, 256u << 20},                    \
+        .queue_max = (size_t)1 << 30, .heartbeat = 1, .dead_after = 6, .dial_min = 0.1, .dial_max = 5, \
+        .greet = 10                                                                                    \
     }
 
 /* NEB_ERR_CONFIG, NEB_ERR_NOTFOUND (no roster), NEB_ERR_AUTH (this site is not in it), NEB_ERR_NET (cannot

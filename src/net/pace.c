@@ -210,6 +210,12 @@ double neb__pace_unsent(const struct neb_conn *c)
     return tcp_view(c->fd, &v) ? v.unsent : 0;
 }
 
+double neb__pace_rtt(const struct neb_conn *c)
+{
+    struct tcp_view v;
+    return tcp_view(c->fd, &v) ? v.rtt : 0;
+}
+
 bool neb__pace_is_bbr(const struct neb_conn *c)
 {
     char name[16] = "";

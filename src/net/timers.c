@@ -91,10 +91,33 @@ static void keep_stripes(struct neb_peer *p, int64_t now)
 
 /* ---- heartbeats and deadlines -------------------------------------------------------------------------- */
 
+/* Somebody who has connected and is not greeted yet may be the peer, over a slow line: two links at once would cost one of
+ * them. A stranger cannot delay us by more than that for long. */
+static bool is_overdue(const struct neb_peer *p, int64_t now)
+{
+    int64_t down = now - p->down_at;
+    if (down <= DIAL_ANYWAY_NS || down > 3 * DIAL_ANYWAY_NS) return down > DIAL_ANYWAY_NS;
+    for (const struct neb_conn *c = p->net->conns; c; c = c->next)
+        if (!c->dialled && (c->state == NEB_CONN_TLS || c->state == NEB_CONN_GREETING)) return false;
+    return true;
+}
+
+/* One of two members dials. If that has led to no link for a while, the other one dials, too: perhaps the
+ * first cannot reach it, or has been told that this site is not a member any more, which the refusal of a
+ * call then shows. */
+static bool is_ours_to_dial(const struct neb_peer *p, int64_t now)
+{
+    const struct neb_chain *chain = p->net->chain;
+    const struct neb_member *me = neb__roster_by_id(&chain->now, p->net->self);
+    const struct neb_member *m = neb__roster_by_id(&chain->now, p->id);
+    if (!me || !m) return false;
+    return neb__roster_dialler(me, m) == me->id || is_overdue(p, now);
+}
+
 static void heartbeat(struct neb_peer *p, int64_t now)
 {
     const struct neb_net_config *cfg = &p->net->config;
-    if ((double)(now - p->pong_at) * 1e-9 > cfg->dead_after) {
+    if ((double)(now - p->pong_at) * 1e-9 > neb__patience_answer(p)) {
         neb__warn("%s has not answered for %.1f s", p->name, (double)(now - p->pong_at) * 1e-9);
         neb__link_down(p, NEB_ERR_TIMEOUT);
         return;
@@ -111,18 +134,6 @@ static void heartbeat(struct neb_peer *p, int64_t now)
     keep_stripes(p, now);
 }
 
-/* One of two members dials. If that has led to no link for a while, the other one dials, too: perhaps the
- * first cannot reach it, or has been told that this site is not a member any more, which the refusal of a
- * call then shows. */
-static bool is_ours_to_dial(const struct neb_peer *p, int64_t now)
-{
-    const struct neb_chain *chain = p->net->chain;
-    const struct neb_member *me = neb__roster_by_id(&chain->now, p->net->self);
-    const struct neb_member *m = neb__roster_by_id(&chain->now, p->id);
-    if (!me || !m) return false;
-    return neb__roster_dialler(me, m) == me->id || now - p->down_at > DIAL_ANYWAY_NS;
-}
-
 static void maybe_dial(struct neb_peer *p, int64_t now)
 {
     if (!p->making && !p->resolving && now >= p->dial_at && is_ours_to_dial(p, now))
@@ -134,12 +145,13 @@ static void drop_late(struct neb_net *net, int64_t now)
     struct neb_conn *c, *next;
     for (c = net->conns; c; c = next) {
         next = c->next;
-        if (c->state == NEB_CONN_READY || now - c->opened_at < (int64_t)NEB_GREET_SECONDS * 1000000000)
-            continue;
+        double patience = neb__patience_greet(c);
+        if (c->state == NEB_CONN_READY || (double)(now - c->opened_at) * 1e-9 < patience) continue;
         if (!c->dialled)
-            neb__net_stranger_log(net, "dropped %s: it sent no valid greeting within %d s", c->remote,
-                                  NEB_GREET_SECONDS);
-        neb__quiet(NEB_ERR_TIMEOUT, "no greeting within %d s", NEB_GREET_SECONDS);
+            neb__net_stranger_log(net, "dropped %s: it sent no valid greeting within %.0f s", c->remote,
+                                  patience);
+        neb__quiet(NEB_ERR_TIMEOUT, "no greeting within %.0f s", patience);
+        neb__patience_late(c);
         neb__link_detach(c, NEB_ERR_TIMEOUT);
         neb__conn_close(c);
     }
@@ -181,6 +193,10 @@ void neb__net_tick(struct neb_net *net)
 {
     int64_t now = neb__now_ns();
     struct neb_peer *p, *next;
+    double since = net->ticked_at ? (double)(now - net->ticked_at) * 1e-9 : 0,
+           period = 1e-3 * (double)calm_ms(net);
+    if (since > 2 * period) neb__patience_slept(net, since - period);
+    net->ticked_at = now;
     drop_late(net, now);
     neb__conn_read_waiting(net, false);
     for (p = net->peers; p; p = next) {

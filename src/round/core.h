@@ -135,6 +135,7 @@ struct neb_core_promise {
 
 struct neb_round {
     struct neb_round_config cfg;
+    struct neb_round_config usual; /* its times, before a slow line made them longer */
     uint16_t self;
     int64_t now;
     enum neb_round_state state;

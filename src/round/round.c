@@ -4,6 +4,7 @@
  * Every event ends in progress(), which does everything that the new state makes possible, from the state
  * alone. So no code path has to remember what to trigger, and the next tick makes up for a lost message. */
 #include "round/core.h"
+#include "base/clamp.h"
 #include "base/mutant.h"
 #include "base/rng.h"
 
@@ -191,6 +192,7 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for the round core");
     r->cfg = *c;
     neb__round_defaults(&r->cfg);
+    r->usual = r->cfg;
     r->self = c->self;
     r->roster = c->roster;
     r->ever = c->roster.members;
@@ -557,6 +559,19 @@ uint64_t neb__round_version(const struct neb_round *r, uint32_t cell)
 uint64_t neb__round_all_applied(const struct neb_round *r)
 {
     return r->floor;
+}
+
+/* Two sites may have different times: none of them is part of a safety decision. A vote takes one round trip, and so does a
+ * greeting; an update or a cell takes one and its own time. */
+void neb__round_set_line(struct neb_round *r, int64_t rtt_ms)
+{
+    enum { RTT_MAX = 30000 };
+    const struct neb_round_config *u = &r->usual;
+    int64_t rtt = neb__clamp_int(rtt_ms, 0, RTT_MAX);
+    r->cfg.elect_ms = neb__clamp_int(4 * rtt, u->elect_ms, INT64_MAX);
+    r->cfg.contact_ms = neb__clamp_int(6 * rtt, u->contact_ms, INT64_MAX);
+    r->cfg.greet_ms = neb__clamp_int(4 * rtt, u->greet_ms, INT64_MAX);
+    r->cfg.fetch_ms = neb__clamp_int(3 * rtt, u->fetch_ms, INT64_MAX);
 }
 
 void neb__round_set_end(struct neb_round *r, int64_t ms)

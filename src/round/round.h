@@ -176,6 +176,9 @@ void neb__round_set_between(struct neb_round *r, bool between);
 /* With cfg.end_drop: how long the end may take, from the END record on; 0: not known yet. Each site makes one
  * last update of each fragment. The leader waits no longer for those that are missing. */
 void neb__round_set_end(struct neb_round *r, int64_t ms);
+/* The round trip, in ms, within which a majority of the members answers: what waits for an answer of others waits longer on a
+ * slow line. Smaller than before or 0 is fine. */
+void neb__round_set_line(struct neb_round *r, int64_t rtt_ms);
 /* After this many more inner steps a STEP event may have an effect at once. Fewer
  * steps can wait for the next event. */
 uint64_t neb__round_steps_left(const struct neb_round *r);

@@ -8,6 +8,7 @@
 #include "run/relaying.h"
 #include "run/site_status.h"
 
+#include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -150,10 +151,36 @@ static struct neb_turn take(neb_session *s, int64_t wake)
     return turn;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Tells the core once a second how slow the lines are. The time within which a majority answers counts, so that one member
+ * that answers late, on purpose or not, slows down nobody; nor do those that do not vote, of whom there may be many. */
+static void heed_lines(neb_session *s)
+{
+    double rtt[NEB_SITES_MAX];
+    size_t n = 0;
+    if (!s->core || neb__seconds_since(s->driver.lines_at) < 1) return;
+    s->driver.lines_at = neb__now_ns();
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
+        struct neb_line line = neb__lines_get(&s->lines, i);
+        if (i != s->self && (st.roster.voters & neb__bit(i)) && line.up && line.rtt > 0) rtt[n++] = line.rtt;
+    }
+    if (!n) return;
+    qsort(rtt, n, sizeof *rtt, by_size);
+    neb__round_set_line(s->core, (int64_t)(1000 * rtt[(n - 1) / 2]));
+}
+
 /* One turn, between two of which everything fits together. */
 static void handle_turn(neb_session *s, const struct neb_turn *turn)
 {
     if (!s->halted) neb__session_heed_chain(s);
+    if (!s->halted) heed_lines(s);
     if (turn->item && !s->halted) on_item(s, turn->item);
     if (!s->halted) neb__relaying_turn(s);
     if (!s->halted && turn->steps)

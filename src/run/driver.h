@@ -92,6 +92,7 @@ struct neb_driver {
     bool found_end;                                    /* the run had ended then; under the session's lock */
     bool leaves;                                       /* asked to be removed from the run */
     int64_t orders_at, removed_at; /* ns: when orders.c looks again; when a removal was seen */
+    int64_t lines_at;              /* ns: when the lines were last looked at */
     struct neb_finishing finishing;
 };
 
