@@ -65,6 +65,10 @@ struct neb_session_config {
      * the run has the same result at any speed. Needs a fixed rung, one fragment and fewer steps than `interval`.
      * -1: a round is merged as soon as it is there. */
     int64_t merge_after;
+    /* How this site dials, where it cannot do so itself. proxy: http://HOST:PORT or socks5://HOST:PORT, with
+     * USER:PASSWORD@ before HOST if need be; "none": none; NULL: as https_proxy, all_proxy and no_proxy say. dial: a
+     * command whose standard input and output carry the connection, such as "ssh login -W %h:%p"; NULL: none. */
+    const char *proxy, *dial;
 };
 
 /* interval 100, drift as above, auto, cost, 0.7, 0.6, drop, merge_after -1. */

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OWN_WORDS = 16, VARIABLES = 8, VARIABLE_MAX = 64 << 10 };
+enum { OWN_WORDS = 20, VARIABLES = 8, VARIABLE_MAX = 64 << 10 };
 
 void neb__lab_cache(const struct neb_job *job, char *out, size_t size)
 {
@@ -74,6 +74,8 @@ neb_status neb__lab_command_train(const struct neb_lab_plan *p, int i, struct ne
     ok = ok && word(w, "--site") && word(w, "%s", job->site[i].name) && (!p->apart || word(w, "--alone")) &&
          word(w, "out=%s", dir) && word(w, "cache=%s", cache) && word(w, "sites[%d].folder=%s", i, folder) &&
          word(w, "sites[%d].listen=%s:%d", i, neb__lab_address(p->lab, i, i), p->port) &&
+         word(w, "sites[%d].proxy=none", i) &&
+         word(w, "sites[%d].dial=none", i) && /* none is in the laboratory */
          word(w, "train.threads=%" PRId64, neb__lab_threads(job)) &&
          (has_tokenizer(job) || word(w, "tokenizer.file=%s/tokenizer.model", cache));
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
@@ -83,8 +85,10 @@ neb_status neb__lab_command_train(const struct neb_lab_plan *p, int i, struct ne
 
 static neb_status settings_of(const struct neb_lab_plan *p, int i, const char *dir, struct neb_buf *b)
 {
-    NEB_TRY(neb__buf_printf(b, "NEBULA_SETTINGS=out=%s\nsites[%d].folder=%s/site\nsites[%d].listen=%s:%d\n",
-                            dir, i, dir, i, neb__lab_address(p->lab, i, i), p->port));
+    NEB_TRY(neb__buf_printf(b,
+                            "NEBULA_SETTINGS=out=%s\nsites[%d].folder=%s/site\nsites[%d].listen=%s:%d\n"
+                            "sites[%d].proxy=none\nsites[%d].dial=none\n",
+                            dir, i, dir, i, neb__lab_address(p->lab, i, i), p->port, i, i));
     for (int k = 1; k < p->n; k++) NEB_TRY(neb__buf_printf(b, "%s\n", p->words[k]));
     return neb__buf_append(b, "", 1);
 }

@@ -75,6 +75,8 @@ struct neb_job_site {
     char *role;     /* as in enum neb_site_role; NULL: train */
     char *folder;   /* made by `nebula-i site init`, with the run's roster in it; NULL: the name */
     char *listen;   /* HOST:PORT; NULL: as the roster says */
+    char *proxy;    /* through which this site dials; NULL: as the environment says */
+    char *dial;     /* the command that dials for this site; NULL: none */
     int64_t layers; /* pipeline: of the model, behind those of the sites before; 0: as the work divides */
     int64_t last_layers; /* pipeline, the first site: it has the last ones, too; 0: the last site has them */
     enum neb_site_role does;
@@ -167,7 +169,7 @@ const char *neb__strategy_name(enum neb_strategy s);
 const char *neb__role_name(enum neb_site_role r);
 
 /* Appends everything that must be the same at all sites, one `key=value` in a line, in a fixed order. This is
- * the whole job except each site's own settings (folders, addresses, `sites[].train`, threads, display). */
+ * the whole job except each site's own settings (folders, addresses, proxies, `sites[].train`, threads, display). */
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 
 enum { NEB_JOB_RANKS = 1024 };

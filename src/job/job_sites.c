@@ -20,6 +20,14 @@ const struct neb_opt neb__job_site_options[] = {
             "made by nebula-i site init, with the run's roster in it; empty: as the name"),
     NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
             "HOST:PORT to listen on; empty: as the roster says"),
+    NEB_OPT(
+        struct neb_job_site, proxy, NEB_OPT_TEXT, "", NULL,
+        "this site dials through http://HOST:PORT or socks5://HOST:PORT (USER:PASSWORD@ before HOST if need "
+        "be); none: never; empty: as https_proxy, all_proxy and no_proxy say"),
+    NEB_OPT(
+        struct neb_job_site, dial, NEB_OPT_TEXT, "", NULL,
+        "a command that dials for this site: its input and output carry the connection to host %h, port %p; "
+        "such as ssh login -W %h:%p"),
     NEB_OPT(struct neb_job_site, layers, NEB_OPT_INT, "0", NULL,
             "strategy pipeline: how many layers of the model it has, behind those of the sites before it; 0: "
             "as the work divides",
@@ -411,8 +419,8 @@ static bool is_local(const char *path)
     const char *rest = strchr(path, ']');
     if (!strncmp(path, "data[", 5) && rest) return !strcmp(rest, "].file") || !strcmp(rest, "].second");
     if (strncmp(path, "sites[", 6) || !rest) return false;
-    return !strcmp(rest, "].folder") || !strcmp(rest, "].listen") || !strncmp(rest, "].train.", 8) ||
-           !strncmp(rest, "].parallel.", 11);
+    return !strcmp(rest, "].folder") || !strcmp(rest, "].listen") || !strcmp(rest, "].proxy") ||
+           !strcmp(rest, "].dial") || !strncmp(rest, "].train.", 8) || !strncmp(rest, "].parallel.", 11);
 }
 
 static int by_path(const void *a, const void *b)

@@ -114,6 +114,7 @@ static void on_closed(uv_handle_t *handle)
     close(c->fd);
     neb__framer_free(&c->framer);
     neb__tls_close(c->tls);
+    neb__free(c->tunnel);
     neb__free(c);
 }
 
@@ -154,6 +155,10 @@ void neb__conn_close(struct neb_conn *c)
     if (c->state == NEB_CONN_CLOSED) return;
     if (c->state == NEB_CONN_READY || c->state == NEB_CONN_GREETING) neb__tls_goodbye(c->tls);
     if (c->state != NEB_CONN_CONNECTING) flush(c);
+    if (c->by_command) {
+        shutdown(c->fd, SHUT_RDWR); /* the command reads the end at once */
+        neb__dial_command_left(c->by_command, c->state == NEB_CONN_READY);
+    }
     c->state = NEB_CONN_CLOSED;
     if (c->prev)
         c->prev->next = c->next;
@@ -287,19 +292,41 @@ size_t neb__conn_read(struct neb_conn *c)
     return c->state != NEB_CONN_CLOSED ? c->taken : 0;
 }
 
+static void begin_tls(struct neb_conn *c)
+{
+    c->state = NEB_CONN_TLS;
+    neb__conn_watch(c, false);
+    shake_hands(c);
+    neb__conn_pump(c);
+}
+
+static void ask_proxy(struct neb_conn *c)
+{
+    neb_status status = neb__tunnel_go_on(c);
+    if (status == NEB_OK) begin_tls(c);
+    if (status == NEB_OK || status == NEB_ERR_AGAIN) return;
+    neb__net_dial_trouble(c->peer, "%s", neb_last_error());
+    end(c, status);
+}
+
 static void connected(struct neb_conn *c)
 {
     int e = 0;
     socklen_t n = sizeof e;
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &n);
+    if (e && c->tunnel)
+        neb__net_dial_trouble(c->peer, "the proxy %s:%u cannot be reached: %s", c->net->way.proxy.host,
+                              c->net->way.proxy.port, strerror(e));
     if (e) {
         end_errno(c, e);
         return;
     }
-    c->state = NEB_CONN_TLS;
-    neb__conn_watch(c, false);
-    shake_hands(c);
-    neb__conn_pump(c);
+    if (!c->tunnel) {
+        begin_tls(c);
+        return;
+    }
+    c->state = NEB_CONN_PROXY;
+    ask_proxy(c);
 }
 
 static void on_poll(uv_poll_t *handle, int status, int events)
@@ -307,6 +334,10 @@ static void on_poll(uv_poll_t *handle, int status, int events)
     struct neb_conn *c = handle->data;
     if (c->state == NEB_CONN_CONNECTING) {
         connected(c);
+        return;
+    }
+    if (c->state == NEB_CONN_PROXY) {
+        ask_proxy(c);
         return;
     }
     if (status < 0) { /* libuv has stopped watching; the peer's last bytes may still be readable */

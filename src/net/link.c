@@ -488,6 +488,8 @@ static neb_status attach_control(struct neb_conn *c)
     neb__net_hurry(p->net);
     p->backoff = p->net->config.dial_min;
     neb__patience_linked(c);
+    p->trouble[0] = 0;
+    p->dial_quiet = false;
     p->reconnects += !first;
     p->pong_at = neb__now_ns();
     p->ping_due = p->resume_due = true;

@@ -3,6 +3,9 @@
  *     net.c                      the node: loop, thread, posts, timers, the functions of net.h
  *     listen_dial.c              listening, dialling
  *     lookup.c                   names become addresses
+ *     way.c, proxy.c             what the user says about dialling; the talk with a proxy (no I/O)
+ *     tunnel.c                   has a proxy connect, before TLS
+ *     dial_command.c                  commands that dial
  *     strangers.c                limits for connections that are not greeted yet
  *     greet.c                    from a TLS handshake to an accepted peer: HELLO, CHAIN, WELCOME, REFUSE
  *     conn.c                     one TLS connection on a socket
@@ -23,6 +26,7 @@
 #include "net/net.h"
 #include "net/outbox.h"
 #include "net/stripes.h"
+#include "net/way.h"
 #include "net/wire.h"
 #include "base/rng.h"
 #include "seal/tls.h"
@@ -44,7 +48,14 @@ enum {
 
 struct neb_peer;
 
-enum neb_conn_state { NEB_CONN_CONNECTING, NEB_CONN_TLS, NEB_CONN_GREETING, NEB_CONN_READY, NEB_CONN_CLOSED };
+enum neb_conn_state {
+    NEB_CONN_CONNECTING,
+    NEB_CONN_PROXY,
+    NEB_CONN_TLS,
+    NEB_CONN_GREETING,
+    NEB_CONN_READY,
+    NEB_CONN_CLOSED
+};
 
 enum neb_stranger_class { NEB_STRANGER_OTHER, NEB_STRANGER_NEAR, NEB_STRANGER_MEMBER }; /* strangers.c */
 
@@ -90,7 +101,9 @@ struct neb_conn {
     bool drained;  /* the socket has nothing more to read in this turn */
     int ended;     /* errno with which the socket ended; -1: the peer closed it */
     struct neb_framer framer;
-    struct neb_peer *peer; /* dialled: the peer we dialled; accepted: NULL until it is known */
+    struct neb_peer *peer;               /* dialled: the peer we dialled; accepted: NULL until it is known */
+    struct neb_tunnel *tunnel;           /* until the proxy has connected; or NULL */
+    struct neb_dial_command *by_command; /* the command that carries the connection; or NULL */
     int slot;
     int64_t opened_at;
     /* greeting */
@@ -173,8 +186,12 @@ struct neb_peer {
     /* dialling */
     int64_t dial_at, down_at;
     double backoff;
-    double patience;   /* seconds that a dialled connection gets until WELCOME */
-    double greeted_in; /* seconds that the last greeting took */
+    char goal[NEB_ADDRESS_SIZE]; /* the address that the control connection was last dialled to */
+    bool by_proxy;               /* … through the proxy */
+    double patience;             /* seconds that a dialled connection gets until WELCOME */
+    double greeted_in;           /* seconds that the last greeting took */
+    char trouble[256];           /* what was last said about dialling; "" since a link was up */
+    bool dial_quiet;             /* the command's words have been in the log */
     int address; /* number of failed attempts; it selects the next roster address, and the next address of a
                   * name */
     uint64_t reconnects;
@@ -223,6 +240,8 @@ struct neb_net {
     struct neb_post *posts, **posts_end;
     bool stopping, closed;
     struct neb_lookup *lookups; /* lookup.c */
+    struct neb_way way;
+    struct neb_dial_command *dial_commands;
     uv_thread_t thread;
     bool threaded;
 };
@@ -273,10 +292,29 @@ void neb__bbr_turns_hand_over(struct neb_net *net, int64_t now); /* called by th
 
 /* ---- listen_dial.c ------------------------------------------------------------------------------------- */
 neb_status neb__net_listen(struct neb_net *net);
+void neb__net_name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_t n); /* for log lines */
 void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe);
 /* A lookup for the peer has ended: `error` of getaddrinfo(), or the list, of which address `turn` is tried. */
 void neb__net_resolved(struct neb_peer *p, int error, const struct addrinfo *list, int turn);
 void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Tells why a peer cannot be reached, once for a row of attempts that fail alike. */
+void neb__net_dial_trouble(struct neb_peer *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- tunnel.c ------------------------------------------------------------------------------------------ */
+/* The connection to the proxy will be asked for one to `goal`. NEB_ERR_INVALID, NEB_ERR_NOMEM */
+neb_status neb__tunnel_open(struct neb_conn *c, const char *goal);
+/* The socket can be written to or read. NEB_OK: TLS may begin; NEB_ERR_AGAIN; else the proxy failed. */
+neb_status neb__tunnel_go_on(struct neb_conn *c);
+
+/* ---- dial_command.c ----------------------------------------------------------------------------------------- */
+/* Runs the command of net->way. `fd` becomes this end of the connection. NEB_ERR_INVALID, NEB_ERR_NOTFOUND, NEB_ERR_NET,
+ * NEB_ERR_NOMEM; none is logged. */
+neb_status neb__dial_command_start(struct neb_net *net, uint16_t peer, const char *host, uint16_t port,
+                                   int *fd, struct neb_dial_command **out);
+void neb__dial_command_left(struct neb_dial_command *d, bool linked); /* its connection is closed */
+void neb__dial_commands_reap(struct neb_net *net);                    /* at every tick */
+void neb__dial_commands_end(struct neb_net *net); /* after the connections: waits, a second or two */
 
 /* ---- strangers.c --------------------------------------------------------------------------------------- */
 uint64_t neb__net_network(

@@ -38,7 +38,7 @@ void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...)
     neb__warn("%s", line);
 }
 
-static void name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_t n)
+void neb__net_name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_t n)
 {
     char host[46] = "?", port[8] = "?";
     c->network = neb__net_network(sa);
@@ -63,7 +63,7 @@ static void on_listener(uv_poll_t *handle, int status, int events)
             return;
         }
         if (neb__conn_open(net, fd, false, &c) != NEB_OK) continue;
-        name_address(c, (struct sockaddr *)&sa, n);
+        neb__net_name_address(c, (struct sockaddr *)&sa, n);
         neb__strangers_admit(c);
     }
 }
@@ -137,6 +137,19 @@ neb_status neb__net_listen(struct neb_net *net)
 
 /* ---- dialling ------------------------------------------------------------------------------------------ */
 
+void neb__net_dial_trouble(struct neb_peer *p, const char *fmt, ...)
+{
+    char text[sizeof p->trouble];
+    va_list ap;
+    if (!p) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!strcmp(text, p->trouble)) return;
+    memcpy(p->trouble, text, sizeof text);
+    neb__warn("cannot reach %s: %s", p->name, text);
+}
+
 static void dial_failed(struct neb_peer *p, enum neb_conn_role role, const char *why)
 {
     neb__debug("cannot reach %s: %s", p->name, why);
@@ -146,28 +159,20 @@ static void dial_failed(struct neb_peer *p, enum neb_conn_role role, const char 
         p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
 }
 
-/* The control connection fixes the address; the stripes are dialled to the same one. */
-static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t n, enum neb_conn_role role,
-                       int stripe)
+/* Makes a connection of the socket and gives it to the peer. `fd` is taken over, even when that fails. */
+static struct neb_conn *begin(struct neb_peer *p, int fd, enum neb_conn_role role, int stripe)
 {
     struct neb_conn *c;
     uint64_t token = p->token;
-    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || (connect(fd, sa, n) && errno != EINPROGRESS)) {
-        dial_failed(p, role, strerror(errno));
-        if (fd >= 0) close(fd);
-        return;
-    }
     if (role == NEB_CONN_CONTROL && neb__random_bytes(&token, sizeof token) != NEB_OK) {
         dial_failed(p, role, neb_last_error());
         close(fd);
-        return;
+        return NULL;
     }
     if (neb__conn_open(p->net, fd, true, &c) != NEB_OK) {
         dial_failed(p, role, neb_last_error());
-        return;
+        return NULL;
     }
-    name_address(c, sa, n);
     c->peer = p;
     c->role = role;
     c->stripe = (uint8_t)stripe;
@@ -177,6 +182,51 @@ static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t 
     else
         p->stripe[stripe] = c;
     neb__patience_dialled(c);
+    return c;
+}
+
+/* The control connection fixes the address; the stripes are dialled to the same one. With a proxy it is the proxy's. */
+static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t n, enum neb_conn_role role,
+                       int stripe)
+{
+    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || (connect(fd, sa, n) && errno != EINPROGRESS)) {
+        dial_failed(p, role, strerror(errno));
+        if (fd >= 0) close(fd);
+        return;
+    }
+    struct neb_conn *c = begin(p, fd, role, stripe);
+    if (!c) return;
+    neb__net_name_address(c, sa, n);
+    if (!p->by_proxy) return;
+    c->network = 0; /* the proxy's says nothing about the peer */
+    if (neb__tunnel_open(c, p->goal) == NEB_OK) return;
+    neb__net_dial_trouble(p, "%s", neb_last_error());
+    neb__link_detach(c, NEB_ERR_INVALID);
+    neb__conn_close(c);
+}
+
+static void dial_by_command(struct neb_peer *p, enum neb_conn_role role, int stripe)
+{
+    char host[NEB_ADDRESS_SIZE];
+    uint16_t port;
+    struct neb_dial_command *d;
+    int fd;
+    neb_status status = neb__address_split(p->goal, host, &port)
+                            ? neb__dial_command_start(p->net, p->id, host, port, &fd, &d)
+                            : neb__quiet(NEB_ERR_INVALID, "not an address");
+    if (status != NEB_OK) {
+        neb__net_dial_trouble(p, "%s", neb_last_error());
+        dial_failed(p, role, neb_last_error());
+        return;
+    }
+    struct neb_conn *c = begin(p, fd, role, stripe);
+    if (!c) {
+        neb__dial_command_left(d, true);
+        return;
+    }
+    c->by_command = d;
+    snprintf(c->remote, sizeof c->remote, "%.40s, by a command", p->goal);
 }
 
 static const struct addrinfo *nth(const struct addrinfo *list, int n)
@@ -191,7 +241,9 @@ void neb__net_resolved(struct neb_peer *p, int error, const struct addrinfo *lis
 {
     p->resolving = false;
     if (error || !list) {
-        dial_failed(p, NEB_CONN_CONTROL, error ? gai_strerror(error) : "the name has no address");
+        const char *why = error ? gai_strerror(error) : "the name has no address";
+        if (p->by_proxy) neb__net_dial_trouble(p, "the proxy's name %s: %s", p->net->way.proxy.host, why);
+        dial_failed(p, NEB_CONN_CONTROL, why);
     } else if (!p->control && !p->making) {
         const struct addrinfo *a = nth(list, turn);
         connect_to(p, a->ai_addr, a->ai_addrlen, NEB_CONN_CONTROL, 0);
@@ -212,15 +264,35 @@ static void resolve(struct neb_peer *p, const char *address, int turn)
     dial_failed(p, NEB_CONN_CONTROL, neb_last_error());
 }
 
+/* The next of the member's own addresses; every time around, the next address of its name. */
+static void dial_next(struct neb_peer *p, const struct neb_member *m)
+{
+    const struct neb_way *w = &p->net->way;
+    char host[NEB_ADDRESS_SIZE] = "", gate[NEB_ADDRESS_SIZE + 16];
+    uint16_t port = 0;
+    int count = m->addresses, turn = p->address / count;
+    snprintf(p->goal, sizeof p->goal, "%s", m->address[p->address % count]);
+    if (w->command.n) {
+        dial_by_command(p, NEB_CONN_CONTROL, 0);
+        return;
+    }
+    p->by_proxy = neb__address_split(p->goal, host, &port) && neb__way_uses_proxy(w, host);
+    snprintf(gate, sizeof gate, strchr(w->proxy.host, ':') ? "[%s]:%u" : "%s:%u", w->proxy.host,
+             w->proxy.port);
+    resolve(p, p->by_proxy ? gate : p->goal, turn);
+}
+
 void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe)
 {
     const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
     if (role == NEB_CONN_STRIPE) {
-        if (!getpeername(p->control->fd, (struct sockaddr *)&sa, &n))
+        if (p->control->by_command)
+            dial_by_command(p, role, stripe);
+        else if (!getpeername(p->control->fd, (struct sockaddr *)&sa, &n))
             connect_to(p, (struct sockaddr *)&sa, n, role, stripe);
     } else if (m && m->addresses) {
-        resolve(p, m->address[p->address % m->addresses], p->address / m->addresses);
+        dial_next(p, m);
     }
 }

@@ -173,6 +173,10 @@ static neb_status init_node(struct neb_net *net)
                          " of the run: it was evicted, or its key was replaced",
                          c->site->name, net->chain->epoch);
     net->self = me->id;
+    NEB_TRY(neb__way_init(&net->way, c->proxy, c->dial, c->environment));
+    if (net->way.by_environment)
+        neb__info("dialling through the proxy %s:%u, as %s says", net->way.proxy.host, net->way.proxy.port,
+                  net->way.origin);
     net->skip = neb__malloc(NEB_SKIP);
     if (!net->skip) return neb__fail(NEB_ERR_NOMEM, "out of memory for a node");
     NEB_TRY(neb__random_bytes(&net->jitter.state, sizeof net->jitter.state));
@@ -251,6 +255,7 @@ static void close_loop(struct neb_net *net)
     say_goodbye(net);
     while (net->peers) neb__peer_remove(net->peers, NEB_ERR_CANCELLED);
     while (net->conns) neb__conn_close(net->conns);
+    neb__dial_commands_end(net);
     uv_walk(&net->loop, close_handle, net);
     while (uv_run(&net->loop, UV_RUN_DEFAULT)) {}
     uv_loop_close(&net->loop);
@@ -280,6 +285,7 @@ void neb__net_close(struct neb_net *net)
     neb__free(net->skip);
     neb__free(net->listen);
     neb__free(net->congestion);
+    neb__way_free(&net->way);
     uv_mutex_destroy(&net->lock);
     neb__free(net);
 }

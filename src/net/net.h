@@ -91,6 +91,9 @@ struct neb_net_config {
     double dial_min, dial_max;     /* seconds between two attempts, growing, with jitter */
     double greet;           /* seconds from connect to WELCOME; more on a line that is known to be slow */
     const char *congestion; /* congestion control of each connection; NULL: bbr if the kernel has it */
+    const char *proxy; /* dial through http://… or socks5://…; "none": never; NULL: as `environment` says */
+    const char *dial; /* dial by this command, with %h and %p for host and port; NULL: none */
+    bool environment; /* without `proxy` and `dial`: heed https_proxy, all_proxy and no_proxy */
 };
 
 #define NEB_NET_CONFIG                                                                                 \

@@ -147,6 +147,9 @@ static void drop_late(struct neb_net *net, int64_t now)
         next = c->next;
         double patience = neb__patience_greet(c);
         if (c->state == NEB_CONN_READY || (double)(now - c->opened_at) * 1e-9 < patience) continue;
+        if (c->tunnel)
+            neb__net_dial_trouble(c->peer, "the proxy %s:%u did not connect within %.0f s",
+                                  net->way.proxy.host, net->way.proxy.port, patience);
         if (!c->dialled)
             neb__net_stranger_log(net, "dropped %s: it sent no valid greeting within %.0f s", c->remote,
                                   patience);
@@ -198,6 +201,7 @@ void neb__net_tick(struct neb_net *net)
     if (since > 2 * period) neb__patience_slept(net, since - period);
     net->ticked_at = now;
     drop_late(net, now);
+    if (net->dial_commands) neb__dial_commands_reap(net);
     neb__conn_read_waiting(net, false);
     for (p = net->peers; p; p = next) {
         next = p->next;

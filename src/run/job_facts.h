@@ -20,10 +20,12 @@ enum {
 /* Between open and start. The text is copied. NEB_ERR_LIMIT, NEB_ERR_NOMEM */
 neb_status neb__session_facts(neb_session *s, const char *text, size_t n);
 
+struct neb_job_site;
+
 /* Connects as the site in `folder`, instead of taking part, and tells every other site why this one cannot
  * start. Waits for them at most wait_s seconds. Its own failures are only logged, since the caller has a
- * better message already. */
-void neb__session_refuse(const char *folder, const char *listen, const char *why, double wait_s);
+ * better message already. own: how it listens and dials. */
+void neb__session_refuse(const char *folder, const struct neb_job_site *own, const char *why, double wait_s);
 
 /* ---- for the driver ------------------------------------------------------------------------------------ */
 void neb__facts_peer_up(neb_session *s, uint16_t peer);

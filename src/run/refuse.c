@@ -2,6 +2,7 @@
  * without it. It needs links alone, no ledger and no parameters. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "job/job.h"
 #include "net/net.h"
 #include "seal/site.h"
 #include "run/job_facts.h"
@@ -57,7 +58,7 @@ static void wait_until_told(struct refusal *r, uint32_t peers, double wait_s)
     }
 }
 
-void neb__session_refuse(const char *folder, const char *listen, const char *why, double wait_s)
+void neb__session_refuse(const char *folder, const struct neb_job_site *own, const char *why, double wait_s)
 {
     static const struct neb_net_events events = {
         .peer_up = peer_up, .peer_down = peer_down, .message = message};
@@ -67,7 +68,10 @@ void neb__session_refuse(const char *folder, const char *listen, const char *why
     snprintf(r.why, sizeof r.why, "%s", why);
     if (neb__site_open(folder, &site) != NEB_OK) return;
     cfg.site = site;
-    cfg.listen = listen;
+    cfg.listen = own->listen;
+    cfg.proxy = own->proxy;
+    cfg.dial = own->dial;
+    cfg.environment = true;
     cfg.events = &events;
     cfg.arg = &r;
     if (neb__net_open(&cfg, &r.net) == NEB_OK) {

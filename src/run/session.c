@@ -75,6 +75,9 @@ static neb_status open_all(neb_session *s, const char *folder)
     struct neb_net_config cfg = NEB_NET_CONFIG;
     cfg.site = s->site;
     cfg.listen = s->config.listen;
+    cfg.proxy = s->config.proxy;
+    cfg.dial = s->config.dial;
+    cfg.environment = true;
     cfg.events = &neb__session_events;
     cfg.arg = s;
     cfg.max_rate = s->config.max_rate;
@@ -87,7 +90,7 @@ static neb_status open_all(neb_session *s, const char *folder)
     const char *prefer = s->config.prefer;
     s->config.prefer = prefer && !strcmp(prefer, "quality") ? "quality" : "cost";
     s->config.end = s->config.end && !strcmp(s->config.end, "keep") ? "keep" : "drop";
-    s->config.listen = NULL;
+    s->config.listen = s->config.proxy = s->config.dial = NULL;
     return NEB_OK;
 }
 

@@ -50,6 +50,8 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.clip = w->clip;
     c.noise = w->noise;
     c.listen = job->site[site].listen;
+    c.proxy = job->site[site].proxy;
+    c.dial = job->site[site].dial;
     c.round_ms = 1000 * w->round_seconds;
     c.max_rate = w->max_rate;
     c.end = w->merge_after >= 0 ? "keep" : w->end; /* a bounded end depends on the line */

@@ -66,11 +66,14 @@ static void say_report(const struct neb_job *j, struct neb_buf *b)
         print(b, "the run as a page of plots");
 }
 
-/* The folder and the address of a site mean nothing to a command that reaches no other site. */
+/* The folder and the address of a site mean nothing to a command that reaches no other site; a proxy's may hold a
+ * password. */
 static bool is_address(const char *path)
 {
     const char *rest = strchr(path, ']');
-    return !strncmp(path, "sites[", 6) && rest && (!strcmp(rest, "].folder") || !strcmp(rest, "].listen"));
+    return !strncmp(path, "sites[", 6) && rest &&
+           (!strcmp(rest, "].folder") || !strcmp(rest, "].listen") || !strcmp(rest, "].proxy") ||
+            !strcmp(rest, "].dial"));
 }
 
 static neb_status add_overrides(const struct neb_job *j, struct neb_buf *b)

@@ -98,7 +98,7 @@ void neb__trainer_refuse(const struct neb_job *job)
     const struct neb_job_site *site = &job->site[job->at];
     char why[256];
     snprintf(why, sizeof why, "%s", neb_last_error());
-    neb__session_refuse(neb__session_folder(job, job->at), site->listen, why, TELL_SECONDS);
+    neb__session_refuse(neb__session_folder(job, job->at), site, why, TELL_SECONDS);
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------------- */

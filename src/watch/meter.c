@@ -39,14 +39,22 @@ static double last_value(struct neb_metrics *metrics, const char *name)
     return v;
 }
 
-/* The job as it was read, a line for each key; alerts may hold secrets and stay out. */
+/* Alerts, and the proxy and command by which a site dials. */
+static bool may_hold_secrets(const char *path)
+{
+    const char *rest = strchr(path, ']');
+    if (!strncmp(path, "watch.", 6)) return true;
+    return !strncmp(path, "sites[", 6) && rest && (!strcmp(rest, "].proxy") || !strcmp(rest, "].dial"));
+}
+
+/* The job as it was read, a line for each key; what may hold secrets stays out. */
 static void note_job(struct neb_metrics *metrics, const struct neb_job *job)
 {
     struct neb_buf b;
     neb__buf_init(&b, 60 << 10);
     for (int i = 0; i < job->doc.n; i++) {
         const struct neb_doc_entry *e = &job->doc.list[i];
-        if (!strncmp(e->path, "watch.", 6)) continue;
+        if (may_hold_secrets(e->path)) continue;
         if (neb__buf_printf(&b, "%s: %s\n", e->path, e->value) != NEB_OK) break;
     }
     if (neb__buf_append(&b, "", 1) == NEB_OK) neb__metrics_note(metrics, "job_text", (const char *)b.data);
