@@ -10,6 +10,12 @@
  *     share.CELL     acknowledged payload as a share of the line's rate (TCP/IP headers alone take 3.5 %)
  *     iperf3.CELL    the same for iperf3's payload; ratio.CELL is ours over that
  *     control.CELL   99th percentile of the one-way delay of control messages, beyond the round-trip time
+ * With --relay the second arm is our link once more, through a relay host at a third site. All lines are alike, so bytes
+ * cross two of them, and the round trip is twice as long:
+ *
+ *     relayed.CELL   acknowledged payload as a share of the line's rate; relay-ratio.CELL is that over the direct link's
+ *     relay-cpu.CELL seconds of the relay host per GB that it passes on
+ *
  *     cpu.CELL       user + system seconds of both our processes per GB of payload; iperf3-cpu.CELL is that
  *                    of its two, which encrypt nothing */
 #include "bench.h"
@@ -30,13 +36,13 @@ struct cell {
 };
 
 static const struct cell cells[] = {
-    {10, 10, 0, false, 0.92},   {10, 100, 0, true, 0.92},    {100, 10, 0, true, 0.92},
-    {100, 100, 0, false, 0.92}, {100, 100, 0.1, true, 0.92}, {100, 100, 1, true, 0.85},
-    {1000, 10, 0, false, 0},    {1000, 100, 0, false, 0},
+    {10, 10, 0, false, 0.92},  {10, 100, 0, true, 0.92},   {100, 10, 0, true, 0.92},
+    {100, 50, 0, false, 0.92}, {100, 100, 0, false, 0.92}, {100, 100, 0.1, true, 0.92},
+    {100, 100, 1, true, 0.85}, {1000, 10, 0, false, 0},    {1000, 100, 0, false, 0},
 };
 
 struct options {
-    bool quick, sweep;
+    bool quick, sweep, relay;
     double warm, time;
     int64_t stripes, repeat;
     char *cell;
@@ -52,6 +58,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, repeat, NEB_OPT_INT, "0", NULL, "turns; the median counts (0: 3, quick 1)"),
     NEB_OPT(struct options, stripes, NEB_OPT_INT, "0", NULL, "fixed number of stripes (0: adaptive)"),
     NEB_OPT(struct options, sweep, NEB_OPT_BOOL, "no", NULL, "also measure fixed numbers of stripes"),
+    NEB_OPT(struct options, relay, NEB_OPT_BOOL, "no", NULL,
+            "measure a link through a relay host beside a direct one, instead of iperf3"),
     NEB_OPT_END,
 };
 
@@ -170,6 +178,35 @@ static int compare(struct neb_lab *lab, const struct cell *c, const struct optio
     return 0;
 }
 
+/* The two arms take turns; the median over them counts. */
+static int compare_relayed(struct neb_lab *lab, const struct cell *c, const struct options *o,
+                           const char *name, struct neb_figures *f, struct neb_link_result *r)
+{
+    struct neb_link_host host;
+    struct neb_link_plan plan = {.warm = o->warm > 0 ? o->warm : 5, .time = o->time > 0 ? o->time : 10};
+    double value[4][REPEAT_MAX];
+    int repeat = o->repeat > 0 && o->repeat < REPEAT_MAX ? (int)o->repeat : 3, rc = 0;
+    if (neb__link_host_start(lab, 2, &host) != NEB_OK) return 1;
+    for (int i = 0; i < repeat && !rc; i++) {
+        plan.host = NULL;
+        rc = neb__link_run(lab, &plan, (int)o->stripes, r);
+        value[0][i] = 100 * rate_of(r) / (c->mbit * 1e6);
+        plan.host = &host;
+        if (!rc) rc = neb__link_run(lab, &plan, (int)o->stripes, r);
+        value[1][i] = 100 * rate_of(r) / (c->mbit * 1e6);
+        value[2][i] = value[1][i] / value[0][i];
+        value[3][i] = r->host_cpu / ((double)r->bytes * 1e-9);
+    }
+    neb__link_host_end(lab, &host);
+    for (int k = 0; k < 4; k++) qsort(value[k], (size_t)repeat, sizeof **value, by_value);
+    if (rc) return rc;
+    figure(f, "share", name, value[0][repeat / 2], "%", NEB_REPORT, 0);
+    figure(f, "relayed", name, value[1][repeat / 2], "%", NEB_REPORT, 0);
+    figure(f, "relay-ratio", name, value[2][repeat / 2], "", NEB_AT_LEAST, 0.95);
+    figure(f, "relay-cpu", name, value[3][repeat / 2], "s/GB", NEB_AT_MOST, 0.5);
+    return 0;
+}
+
 static int run_cell(const struct cell *c, const struct options *o, struct neb_figures *f,
                     struct neb_link_result *r)
 {
@@ -178,12 +215,16 @@ static int run_cell(const struct cell *c, const struct options *o, struct neb_fi
     struct neb_lab *lab;
     char name[64];
     cell_name(c, name);
-    if (neb__lab_config_init(2, NULL, &line, &cfg) != NEB_OK) return 1;
+    if (neb__lab_config_init(o->relay ? 3 : 2, NULL, &line, &cfg) != NEB_OK) return 1;
     cfg.offload = true;
     neb_status status = neb__lab_create(&cfg, &lab);
     neb__lab_config_free(&cfg);
     if (status != NEB_OK) return 1;
-    int rc = o->sweep ? sweep(lab, c, o, name, f, r) : compare(lab, c, o, name, f, r);
+    int (*measure)(struct neb_lab *, const struct cell *, const struct options *, const char *,
+                   struct neb_figures *, struct neb_link_result *) = compare;
+    if (o->sweep) measure = sweep;
+    if (o->relay) measure = compare_relayed;
+    int rc = measure(lab, c, o, name, f, r);
     neb__lab_destroy(lab);
     return rc;
 }

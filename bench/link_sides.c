@@ -154,11 +154,11 @@ static int node_main(void *arg)
 
 /* ---- counting ------------------------------------------------------------------------------------------ */
 
-/* User and system time of both, in seconds. */
-static double cpu_of(struct neb_lab *lab, const int handle[2])
+/* User and system time of n processes, in seconds. */
+static double cpu_of(struct neb_lab *lab, const int *handle, int n)
 {
     double sum = 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < n; i++) {
         clockid_t clock;
         struct timespec t;
         pid_t pid = neb__lab_pid(lab, handle[i]);
@@ -176,7 +176,7 @@ static void await_phase(const struct neb_link_result *r, enum neb_bench_phase ph
 
 /* ---- one cell ------------------------------------------------------------------------------------------ */
 
-static neb_status make_sites(const char *dir, struct neb_lab *lab)
+static neb_status make_sites(const char *dir, struct neb_lab *lab, const struct neb_link_host *host)
 {
     struct neb_member members[2];
     struct neb_chain *chain = NULL;
@@ -188,6 +188,7 @@ static neb_status make_sites(const char *dir, struct neb_lab *lab)
         NEB_TRY(neb__site_identity(path, members[i].name, &members[i].key));
         members[i].votes = members[i].addresses = 1;
         snprintf(members[i].address[0], NEB_ADDRESS_SIZE, "%s:7400", neb__lab_address(lab, i, i));
+        if (host) snprintf(members[i].address[0], NEB_ADDRESS_SIZE, "%s", host->address);
     }
     NEB_TRY(neb__chain_create(&members[0].key, NULL, 0, &(struct neb_roster){members, 2}, &chain));
     neb_status status = NEB_OK;
@@ -219,7 +220,7 @@ int neb__link_run(struct neb_lab *lab, const struct neb_link_plan *plan, int str
     int handle[2] = {-1, -1}, status[2] = {1, 1};
     memset(r, 0, sizeof *r);
     memset(side, 0, sizeof side);
-    if (!mkdtemp(dir) || make_sites(dir, lab) != NEB_OK) return 1;
+    if (!mkdtemp(dir) || make_sites(dir, lab, plan->host) != NEB_OK) return 1;
     for (int i = 1; i >= 0; i--) {
         side[i].r = r, side[i].plan = *plan, side[i].stripes = stripes;
         snprintf(side[i].dir, sizeof side[i].dir, "%s/%c", dir, 'a' + i);
@@ -228,9 +229,10 @@ int neb__link_run(struct neb_lab *lab, const struct neb_link_plan *plan, int str
         if (i) usleep(100000); /* it listens before the other dials */
     }
     await_phase(r, NEB_BENCH_WARMING, plan->warm + 20);
-    double cpu = cpu_of(lab, handle);
+    double cpu = cpu_of(lab, handle, 2), host = plan->host ? cpu_of(lab, &plan->host->handle, 1) : 0;
     await_phase(r, NEB_BENCH_MEASURING, plan->time + 5);
-    r->cpu = cpu_of(lab, handle) - cpu;
+    r->cpu = cpu_of(lab, handle, 2) - cpu;
+    if (plan->host) r->host_cpu = cpu_of(lab, &plan->host->handle, 1) - host;
     for (int i = 0; i < 2; i++)
         if (neb__lab_wait(lab, handle[i], plan->control + 20, &status[i]) != NEB_OK)
             neb__lab_kill(lab, handle[i], 9);
@@ -272,9 +274,9 @@ struct neb_iperf_result neb__iperf_run(struct neb_lab *lab, const struct neb_lin
         usleep(300000);
         if (neb__lab_start(lab, 0, &ca, &handle[0]) == NEB_OK) {
             usleep((useconds_t)(plan->warm * 1e6));
-            double cpu = cpu_of(lab, handle);
+            double cpu = cpu_of(lab, handle, 2);
             usleep((useconds_t)(plan->time * 1e6 - 100000)); /* before they write their reports */
-            cpu = (cpu_of(lab, handle) - cpu) / (plan->time - 0.1);
+            cpu = (cpu_of(lab, handle, 2) - cpu) / (plan->time - 0.1);
             if (neb__lab_wait(lab, handle[0], 20, &status) == NEB_OK &&
                 neb__lab_wait(lab, handle[1], 5, &status) != NEB_OK)
                 neb__lab_kill(lab, handle[1], 9); /* it reports when it is over */

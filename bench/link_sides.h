@@ -3,6 +3,7 @@
 #define NEB_BENCH_LINK_SIDES_H
 
 #include "net/lab/lab.h"
+#include "seal/roster.h"
 
 #include <stdint.h>
 
@@ -11,7 +12,17 @@ enum { NEB_BENCH_DELAYS_MAX = 1024 };
 /* Whole seconds, as iperf3 takes them. */
 struct neb_link_plan {
     double warm, time, control;
+    const struct neb_link_host *host; /* the two reach each other through it; NULL: directly */
 };
+
+/* A relay host in a site of the laboratory. A successful start owes an end. */
+struct neb_link_host {
+    struct neb_key *key;
+    char place[64], address[NEB_ADDRESS_SIZE];
+    int handle;
+};
+neb_status neb__link_host_start(struct neb_lab *lab, int site, struct neb_link_host *host);
+void neb__link_host_end(struct neb_lab *lab, struct neb_link_host *host);
 
 enum neb_bench_phase { NEB_BENCH_WARMING, NEB_BENCH_MEASURING, NEB_BENCH_PROBING, NEB_BENCH_OVER };
 
@@ -21,7 +32,8 @@ struct neb_link_result {
     double seconds;
     uint64_t bytes;
     int stripes;
-    double cpu; /* seconds, of both ends */
+    double cpu;      /* seconds, of both ends */
+    double host_cpu; /* of the relay host */
     int delays;
     double delay[NEB_BENCH_DELAYS_MAX];
     double loss;

@@ -66,6 +66,7 @@ neb_status neb__lab_processes_create(struct neb_lab *lab, const struct neb_site_
 {
     struct neb_lab_processes *c = NEB_NEW(struct neb_lab_processes);
     int n = neb__lab_sites(lab);
+    while (n > 1 && !command[n - 1].argv) n--; /* others run there */
     struct member *m = c ? NEB_NEW_ARRAY(struct member, (size_t)n) : NULL;
     if (!m) {
         neb__free(c);

@@ -7,7 +7,7 @@
 
 struct neb_lab_processes;
 
-/* command[i]: of site i; they must outlive the processes. logs: SITE/log under this folder gets a copy of everything a site
+/* command[i]: of site i, without argv for the last sites if they are not ours; they must outlive the processes. logs: SITE/log under this folder gets a copy of everything a site
  * says; NULL: none. */
 neb_status neb__lab_processes_create(struct neb_lab *lab, const struct neb_site_command *command,
                                      const char *logs, struct neb_lab_processes **out);

@@ -18,10 +18,14 @@ neb_status neb__member_address(struct neb_member *m, const char *address)
 {
     char host[NEB_ADDRESS_SIZE];
     uint16_t port;
+    struct neb_relay_address relay;
     if (m->addresses >= NEB_ADDRESSES_MAX)
         return neb__fail(NEB_ERR_INVALID, "%s: at most %d addresses", m->name, NEB_ADDRESSES_MAX);
-    if (!neb__address_split(address, host, &port))
-        return neb__fail(NEB_ERR_INVALID, "'%s': an address reads HOST:PORT or [V6]:PORT", address);
+    if (!neb__address_split(address, host, &port) && !neb__address_relay(address, &relay))
+        return neb__fail(NEB_ERR_INVALID,
+                         "'%s': an address reads HOST:PORT or [V6]:PORT; that of a relay host reads "
+                         "relay://HOST:PORT#KEY, as nebula-i relay prints it",
+                         address);
     snprintf(m->address[m->addresses++], NEB_ADDRESS_SIZE, "%s", address);
     return NEB_OK;
 }

@@ -74,6 +74,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(order)         \
     X(plan)          \
     X(privacy)       \
+    X(relay)         \
     X(report)        \
     X(roster)        \
     X(score)         \

@@ -12,6 +12,7 @@
 #include "cli/lab_commands.h"
 #include "cli/lab_compare.h"
 #include "cli/lab_processes.h"
+#include "cli/lab_relay.h"
 #include "cli/lab_summary.h"
 #include "cli/site_commands.h"
 #include "task/data.h"
@@ -29,7 +30,7 @@
 #include <unistd.h>
 
 struct options {
-    char *wan, *schedule, *kill, *mode, *faults;
+    char *wan, *schedule, *kill, *mode, *faults, *relay;
     int64_t seed, port;
     double time, chaos;
     bool apart, json;
@@ -53,6 +54,9 @@ static const struct neb_opt table[] = {
         "with --chaos: kill,cut,one-way,slow-line,slow-site,full-disk,clock, or some of them; empty: all"),
     NEB_OPT(struct options, json, NEB_OPT_BOOL, "no", NULL,
             "with --chaos: its figures as JSON on the output, everything else on the error output"),
+    NEB_OPT(struct options, relay, NEB_OPT_TEXT, "no", NULL,
+            "a relay host at a site `relay-host`; beside: the sites also dial each other; only: they cannot",
+            NEB_OPT_CHOICE("no", "beside", "only")),
     NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "of loss, jitter and faults"),
     NEB_OPT(struct options, port, NEB_OPT_INT, "7000", NULL,
             "of the sites; laboratories at the same time need different ones where they are relays",
@@ -87,11 +91,16 @@ static neb_status prepare(const struct neb_job *job)
                : neb__quiet(NEB_ERR_CONFIG, "the data of the job could not be prepared");
 }
 
+static bool has_relay(const struct options *o)
+{
+    return strcmp(o->relay, "no") != 0;
+}
+
 static neb_status make_lab(const struct options *o, const struct neb_job *job, struct neb_lab **out)
 {
     struct neb_lab_line line;
     struct neb_lab_config cfg = {0};
-    const char *names[NEB_LAB_SITES];
+    const char *names[NEB_LAB_SITES + 1];
     NEB_TRY(neb__lab_line_parse(o->wan, &line));
     for (int i = 0; i < job->n_sites; i++) {
         names[i] = job->site[i].name;
@@ -99,7 +108,8 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
             return neb__fail(NEB_ERR_CONFIG, "site '%s': a name has at most %d letters", names[i],
                              NEB_LAB_NAME - 1);
     }
-    NEB_TRY(neb__lab_config_init(job->n_sites, names, &line, &cfg));
+    names[job->n_sites] = NEB_LAB_RELAY_NAME;
+    NEB_TRY(neb__lab_config_init(job->n_sites + has_relay(o), names, &line, &cfg));
     cfg.calm = true;
     neb_status status = neb__lab_mode_parse(o->mode, &cfg.mode);
     cfg.seed = (uint64_t)o->seed;
@@ -108,16 +118,25 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
     if (status == NEB_OK && o->schedule) status = neb__lab_schedule_parse(o->schedule, &cfg);
     if (status == NEB_OK) status = neb__lab_create(&cfg, out);
     neb__lab_config_free(&cfg);
+    if (status == NEB_OK && has_relay(o) && neb__lab_mode(*out) == NEB_LAB_RELAY) {
+        neb__lab_destroy(*out);
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "--relay needs a laboratory of namespaces, and this machine allows none");
+    }
     return status;
 }
 
 /* Sites that are dialled have the address at which the first site sees them: in a relay each sees its own. */
-static neb_status make_sites(const struct options *o, const struct neb_job *job, struct neb_lab *lab)
+static neb_status make_sites(const struct options *o, const struct neb_job *job, struct neb_lab *lab,
+                             const struct neb_lab_relay *relay)
 {
-    char text[NEB_LAB_SITES][32], *address[NEB_LAB_SITES];
+    static char text[NEB_LAB_SITES][NEB_ADDRESS_SIZE + 64];
+    char *address[NEB_LAB_SITES];
     for (int i = 0; i < job->n_sites; i++) {
         address[i] = text[i];
-        snprintf(text[i], sizeof text[i], "%s:%d", neb__lab_address(lab, 0, i), (int)o->port);
+        snprintf(text[i], sizeof text[i], "%s:%d %s", neb__lab_address(lab, 0, i), (int)o->port,
+                 relay->address);
+        if (!strcmp(o->relay, "only")) snprintf(text[i], sizeof text[i], "%s", relay->address);
     }
     for (int i = 0; i < job->n_sites; i++) {
         char out[PATH_MAX];
@@ -253,7 +272,7 @@ static neb_status check_job(const struct options *o, const struct neb_job *job, 
 {
     if (!job->n_sites)
         return neb__doc_fail(&job->doc, "sites", "the job has no sites: `sites:` names them (docs/sites.md)");
-    if (job->n_sites > NEB_LAB_SITES)
+    if (job->n_sites + has_relay(o) > NEB_LAB_SITES)
         return neb__doc_fail(&job->doc, "sites", "a laboratory has at most %d sites", NEB_LAB_SITES);
     if (scripts && o->apart)
         return neb__fail(NEB_ERR_CONFIG,
@@ -262,6 +281,8 @@ static neb_status check_job(const struct options *o, const struct neb_job *job, 
         return neb__fail(NEB_ERR_CONFIG,
                          "--chaos compares trainings of nebula-i train together: leave out %s",
                          scripts ? "the command behind --" : "--apart");
+    if (o->chaos > 0 && has_relay(o))
+        return neb__fail(NEB_ERR_CONFIG, "--chaos has no faults for a relay host: leave out --relay");
     if (o->chaos > 0 && o->faults) NEB_TRY(neb__chaos_check(o->faults));
     if (!(o->chaos > 0) && (o->json || o->faults))
         return neb__fail(NEB_ERR_CONFIG, "--%s goes with --chaos, such as --chaos 15s",
@@ -280,11 +301,16 @@ static neb_status run_lab(const struct neb_call *c, const struct neb_job *job, d
     if (c->command) NEB_TRY(neb__site_commands(c->command, job->n_sites, scripts));
     NEB_TRY(neb__file_make_dir(job->out, 0700));
     NEB_TRY(make_lab(o, job, &plan.lab));
-    neb_status s = make_sites(o, job, plan.lab);
+    struct neb_lab_relay relay = {.handle = -1, .log = -1};
+    neb_status s =
+        has_relay(o) ? neb__lab_relay_init(&relay, plan.lab, job->n_sites, (int)o->port, job->out) : NEB_OK;
+    if (s == NEB_OK) s = make_sites(o, job, plan.lab, &relay);
+    if (s == NEB_OK && has_relay(o)) s = neb__lab_relay_start(&relay, plan.lab);
     if (s == NEB_OK && chaos) s = make_chaos(o, every, job, plan.lab, chaos);
     say_what_runs(o, &plan);
     if (s == NEB_OK)
         s = run_sites(o, &plan, c->command ? scripts : NULL, chaos ? *chaos : NULL, status, seconds);
+    neb__lab_relay_end(&relay, plan.lab);
     neb__lab_destroy(plan.lab);
     return s;
 }

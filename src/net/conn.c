@@ -24,10 +24,10 @@ static void on_poll(uv_poll_t *handle, int status, int events);
 static size_t pull(void *arg, uint8_t *to, size_t n);
 
 /* Failures are ignored: an older kernel that lacks one of these options still works, only less well. */
-static void socket_options(struct neb_net *net, int fd)
+void neb__conn_socket_options(int fd, const char *congestion)
 {
     int one = 1, timeout = USER_TIMEOUT_MS, idle = 2, count = 4;
-    const char *cc = net->congestion ? net->congestion : "bbr";
+    const char *cc = congestion ? congestion : "bbr";
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
@@ -96,7 +96,7 @@ neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_
     c->opened_at = neb__now_ns();
     c->slot = -1;
     neb__framer_init(&c->framer, &neb__link_frames, c, net->skip, NEB_SKIP);
-    socket_options(net, fd);
+    neb__conn_socket_options(fd, net->congestion);
     neb__conn_unsent(c, 64 << 10, 32 << 10);
     c->next = net->conns;
     if (c->next) c->next->prev = c;
@@ -115,13 +115,14 @@ static void on_closed(uv_handle_t *handle)
     neb__framer_free(&c->framer);
     neb__tls_close(c->tls);
     neb__free(c->tunnel);
+    neb__free(c->talk);
     neb__free(c);
 }
 
 void neb__conn_watch(struct neb_conn *c, bool writable)
 {
     int events = (c->by_clock ? 0 : UV_READABLE) | (writable ? UV_WRITABLE : 0);
-    if (c->state == NEB_CONN_CLOSED || c->polling == events) return;
+    if (c->state == NEB_CONN_CLOSED || c->state == NEB_CONN_PARKED || c->polling == events) return;
     c->polling = events;
     if (events)
         uv_poll_start(&c->poll, events, on_poll);
@@ -243,6 +244,28 @@ static void take_plaintext(struct neb_conn *c)
     }
 }
 
+neb_status neb__conn_renew(struct neb_conn *c, bool dialled)
+{
+    struct neb_tls *fresh;
+    NEB_TRY(neb__tls_open(c->net->tls, !dialled, NEB_CONN_OUT_MAX, pull, c, &fresh));
+    neb__tls_close(c->tls);
+    c->tls = fresh;
+    c->out_at = 0;
+    c->dialled = dialled;
+    c->state = NEB_CONN_TLS;
+    c->opened_at = neb__now_ns();
+    return NEB_OK;
+}
+
+void neb__conn_park(struct neb_conn *c)
+{
+    c->peer = NULL;
+    c->state = NEB_CONN_PARKED;
+    c->opened_at = neb__now_ns();
+    c->polling = 0;
+    uv_poll_stop(&c->poll);
+}
+
 static void shake_hands(struct neb_conn *c)
 {
     neb_status status = neb__tls_handshake(c->tls);
@@ -264,6 +287,10 @@ static size_t pull(void *arg, uint8_t *to, size_t n)
     struct neb_conn *c = arg;
     ssize_t got;
     if (c->drained || c->taken >= NEB_READ_MAX) return 0;
+    if (c->state == NEB_CONN_RELAY) { /* bytes of another session may follow this one */
+        size_t left = neb__tls_record_left(c->tls);
+        if (n > left) n = left;
+    }
     do got = recv(c->fd, to, n, 0);
     while (got < 0 && errno == EINTR);
     c->drained = got < (ssize_t)n;
@@ -278,10 +305,19 @@ static size_t pull(void *arg, uint8_t *to, size_t n)
     return 0;
 }
 
+static void talk(struct neb_conn *c)
+{
+    neb_status status = neb__stand_talk(c);
+    if (status == NEB_OK || status == NEB_ERR_AGAIN) return;
+    flush(c);
+    end(c, status);
+}
+
 size_t neb__conn_read(struct neb_conn *c)
 {
     c->taken = 0;
     c->drained = false;
+    if (c->state == NEB_CONN_RELAY) talk(c);
     if (c->state == NEB_CONN_TLS) shake_hands(c);
     if (c->state == NEB_CONN_GREETING || c->state == NEB_CONN_READY) take_plaintext(c);
     if (c->state != NEB_CONN_CLOSED && c->ended > 0) end_errno(c, c->ended);
@@ -294,9 +330,12 @@ size_t neb__conn_read(struct neb_conn *c)
 
 static void begin_tls(struct neb_conn *c)
 {
-    c->state = NEB_CONN_TLS;
+    c->state = c->talk ? NEB_CONN_RELAY : NEB_CONN_TLS;
     neb__conn_watch(c, false);
-    shake_hands(c);
+    if (c->talk)
+        talk(c);
+    else
+        shake_hands(c);
     neb__conn_pump(c);
 }
 

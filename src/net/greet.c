@@ -354,6 +354,7 @@ static void peers_follow(struct neb_net *net)
         const struct neb_member *m = &net->chain->now.members[i];
         if (m->id != net->self && !neb__peer_find(net, m->id)) neb__peer_add(net, m);
     }
+    neb__stand_follow(net);
 }
 
 void neb__greet_roster_changed(struct neb_net *net)

@@ -339,7 +339,7 @@ neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)
     memcpy(p->name, m->name, sizeof p->name);
     p->key = m->key;
     neb__strangers_learn(p, m);
-    p->backoff = net->config.dial_min;
+    p->backoff = p->call_backoff = net->config.dial_min;
     p->patience = net->config.greet;
     p->down_at = neb__now_ns();
     neb__outbox_init(&p->out, net->config.window); /* the HELLO brings the peer's own windows */
@@ -355,7 +355,8 @@ void neb__peer_remove(struct neb_peer *p, neb_status why)
     struct neb_peer **at = &p->net->peers;
     neb__link_down(p, why);
     if (p->making) neb__conn_close(p->making);
-    p->making = NULL;
+    if (p->calling) neb__conn_close(p->calling);
+    p->making = p->calling = NULL;
     for (struct neb_conn *c = p->net->conns; c; c = c->next)
         if (c->peer == p) c->peer = NULL;
     neb__net_stream_peer_gone(p);
@@ -404,14 +405,40 @@ void neb__link_unreachable(struct neb_peer *p)
     schedule_dial(p);
 }
 
+void neb__link_uncallable(struct neb_peer *p)
+{
+    const struct neb_net_config *cfg = &p->net->config;
+    p->call_turn++;
+    p->call_at = neb__now_ns() + (int64_t)(p->call_backoff * (0.5 + neb__net_jitter(p->net)) * 1e9);
+    p->call_backoff = p->call_backoff * 2 < cfg->dial_max ? p->call_backoff * 2 : cfg->dial_max;
+    neb__net_hurry(p->net);
+}
+
+/* A direct path that breaks again soon is not sought again at once. */
+static void leave_direct(struct neb_peer *p)
+{
+    if (!p->control || p->control->stand) return;
+    bool lasted = neb__seconds_since(p->path_at) > 6 * p->net->config.dial_max;
+    p->brief = lasted ? 0 : p->brief + (p->brief < 3);
+}
+
+static int64_t seek_direct_at(const struct neb_peer *p)
+{
+    double wait =
+        p->brief ? (1 << (p->brief - 1)) * p->net->config.dial_max * (0.5 + neb__net_jitter(p->net)) : 0;
+    return neb__now_ns() + (int64_t)(wait * 1e9);
+}
+
 void neb__link_down(struct neb_peer *p, neb_status why)
 {
     bool was = p->up;
     p->up = false;
+    leave_direct(p);
     drop_connections(p);
     if (!was) return;
-    p->backoff = p->net->config.dial_min;
+    p->backoff = p->call_backoff = p->net->config.dial_min;
     p->down_at = neb__now_ns();
+    p->call_at = 0;
     schedule_dial(p);
     neb__info("link to %s is down: %s", p->name, neb_status_text(why));
     if (p->net->config.events->peer_down) p->net->config.events->peer_down(p->net->config.arg, p->id, why);
@@ -424,17 +451,24 @@ void neb__link_detach(struct neb_conn *c, neb_status status)
     if (c->state != NEB_CONN_READY && !c->dialled && status != NEB_ERR_PEER && status != NEB_ERR_TIMEOUT &&
         !told)
         neb__net_stranger_log(c->net, "refused a connection from %s: %s", c->remote, neb_last_error());
+    else if (c->stand && !c->talk && !told && p && (status == NEB_ERR_PROTOCOL || status == NEB_ERR_AUTH))
+        neb__net_stranger_log(c->net, "%s breaks the protocol, or the relay host %s alters its bytes: %s",
+                              p->name, c->stand->goal, neb_last_error());
     else if (c->state == NEB_CONN_READY && (status == NEB_ERR_PROTOCOL || status == NEB_ERR_LIMIT))
         neb__net_stranger_log(c->net, "%s breaks the protocol: %s", p ? p->name : c->remote,
                               neb_last_error());
     else
         neb__debug("the connection to %s ended: %s", c->remote, neb_last_error());
+    if (c->talk) neb__stand_lost(c, neb_last_error());
     if (!p) return;
     if (p->control == c) {
         neb__link_down(p, status);
     } else if (p->making == c) {
         p->making = NULL;
         neb__link_unreachable(p);
+    } else if (p->calling == c) {
+        p->calling = NULL;
+        neb__link_uncallable(p);
     } else if (c->role == NEB_CONN_STRIPE && p->stripe[c->stripe] == c) {
         drop_stripe(p, c->stripe);
         p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
@@ -465,16 +499,69 @@ static bool same_process(const struct neb_peer *p, const struct neb_hello *h)
     return p->boot == h->boot && p->incarnation == h->incarnation;
 }
 
+/* ---- another path -------------------------------------------------------------------------------------- */
+
+/* Two connections that were made at the same time, one by each side: both sides keep that of the lower id. */
+static bool is_preferred(const struct neb_conn *c)
+{
+    bool lower_is_us = c->net->self < c->peer->id;
+    return c->dialled == lower_is_us;
+}
+
+static bool crossed(const struct neb_peer *p, const struct neb_conn *c)
+{
+    const struct neb_conn *now = p->control;
+    return !now->stand == !c->stand && now->dialled != c->dialled && neb__seconds_since(p->path_at) < 3;
+}
+
+/* The link goes on over another connection: directly instead of through a relay host, or the other way round. Unacknowledged
+ * chunks are sent again, as after a reconnect, but nobody above hears of it. The peer gets to know of the change from the new
+ * connection, a little later or earlier than we did. The old ones stay open until then, so that it does not take their end for
+ * the link's. */
+static void leave_path(struct neb_peer *p)
+{
+    struct neb_conn *old = p->control;
+    leave_direct(p);
+    p->control = NULL;
+    neb__conn_park(old);
+    for (int i = 0; i < NEB_STRIPES_MAX; i++) {
+        struct neb_conn *c = p->stripe[i];
+        if (!c) continue;
+        if (c->state == NEB_CONN_READY) {
+            p->stripe[i] = NULL;
+            neb__conn_park(c);
+        }
+        drop_stripe(p, i);
+    }
+    drop_connections(p); /* the rest: what is in flight on the control connection */
+    p->measure.rtt = p->measure.rtt_min = 0;
+}
+
+static void say_path(const struct neb_conn *c, const char *how)
+{
+    const struct neb_peer *p = c->peer;
+    neb__info("link to %s is up (%s%s, start %" PRIu64 " of that site%s)", p->name,
+              c->stand ? "through the relay host " : "", c->stand ? c->stand->goal : c->remote,
+              p->incarnation, how);
+}
+
 static neb_status attach_control(struct neb_conn *c)
 {
     struct neb_peer *p = c->peer;
-    bool first = !p->boot, fresh = !same_process(p, &c->theirs);
+    bool first = !p->boot, fresh = !same_process(p, &c->theirs), change = false;
     if (p->making == c) p->making = NULL;
-    if (p->up) {
+    if (p->calling == c) p->calling = NULL;
+    if (p->up && !fresh && crossed(p, c) && !is_preferred(c))
+        return neb__quiet(NEB_ERR_PEER, "the link has another connection already");
+    if (p->up && !fresh && (!p->control->stand != !c->stand || crossed(p, c))) {
+        change = true;
+        leave_path(p);
+    } else if (p->up) {
         neb__info("%s connected again: dropping its older link", p->name);
         neb__link_down(p, NEB_ERR_PEER);
     }
     p->control = c;
+    p->path_at = neb__now_ns();
     p->linked_from = c->network;
     p->token = c->token;
     p->incarnation = c->theirs.incarnation;
@@ -486,7 +573,8 @@ static neb_status attach_control(struct neb_conn *c)
                         1u << NEB_FRAME_CHUNK | 1u << NEB_FRAME_BYE | 1u << NEB_FRAME_CHAIN;
     p->up = true;
     neb__net_hurry(p->net);
-    p->backoff = p->net->config.dial_min;
+    p->backoff = p->call_backoff = p->net->config.dial_min;
+    if (c->stand) p->dial_at = seek_direct_at(p);
     neb__patience_linked(c);
     p->trouble[0] = 0;
     p->dial_quiet = false;
@@ -503,9 +591,9 @@ static neb_status attach_control(struct neb_conn *c)
     NEB_TRY(neb__inbox_ack_all(&p->in));
     const char *how = fresh ? ", a new process" : ", resumed";
     if (first) how = "";
-    neb__info("link to %s is up (%s, start %" PRIu64 " of that site%s)", p->name, c->remote, p->incarnation,
-              how);
-    if (p->net->config.events->peer_up)
+    if (change) how = ", on another path";
+    say_path(c, how);
+    if (p->net->config.events->peer_up && !change)
         p->net->config.events->peer_up(p->net->config.arg, p->id, p->incarnation);
     if (p->control == c) neb__net_stream_peer_up(p, fresh);
     neb__link_touch(p);

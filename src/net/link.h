@@ -3,6 +3,7 @@
  *     net.c                      the node: loop, thread, posts, timers, the functions of net.h
  *     listen_dial.c              listening, dialling
  *     lookup.c                   names become addresses
+ *     stand.c                    relay hosts: standing there, calling, answering
  *     way.c, proxy.c             what the user says about dialling; the talk with a proxy (no I/O)
  *     tunnel.c                   has a proxy connect, before TLS
  *     dial_command.c                  commands that dial
@@ -23,6 +24,7 @@
 #define NEB_NET_LINK_H
 
 #include "net/inbox.h"
+#include "net/log_limit.h"
 #include "net/net.h"
 #include "net/outbox.h"
 #include "net/stripes.h"
@@ -51,9 +53,11 @@ struct neb_peer;
 enum neb_conn_state {
     NEB_CONN_CONNECTING,
     NEB_CONN_PROXY,
+    NEB_CONN_RELAY, /* talks with a relay host (stand.c) */
     NEB_CONN_TLS,
     NEB_CONN_GREETING,
     NEB_CONN_READY,
+    NEB_CONN_PARKED, /* another connection has taken its place; the peer may not know yet (link.c) */
     NEB_CONN_CLOSED
 };
 
@@ -102,6 +106,8 @@ struct neb_conn {
     int ended;     /* errno with which the socket ended; -1: the peer closed it */
     struct neb_framer framer;
     struct neb_peer *peer;               /* dialled: the peer we dialled; accepted: NULL until it is known */
+    struct neb_stand *stand;             /* the relay host at the other end of the socket; or NULL */
+    struct neb_talk *talk;               /* with that host, until it has joined us with the peer; or NULL */
     struct neb_tunnel *tunnel;           /* until the proxy has connected; or NULL */
     struct neb_dial_command *by_command; /* the command that carries the connection; or NULL */
     int slot;
@@ -157,6 +163,7 @@ struct neb_peer {
     uint64_t linked_from;             /* the network that it last linked from; 0: none */
     struct neb_conn *control;         /* READY */
     struct neb_conn *making;          /* the control connection that is being dialled */
+    struct neb_conn *calling;         /* the one that is being made through a relay host */
     struct neb_conn *stripe[NEB_STRIPES_MAX]; /* READY or being made */
     uint64_t token, incarnation, boot;
     int version;      /* protocol version that both sides speak */
@@ -194,6 +201,11 @@ struct neb_peer {
     bool dial_quiet;             /* the command's words have been in the log */
     int address; /* number of failed attempts; it selects the next roster address, and the next address of a
                   * name */
+    int64_t call_at; /* when the peer is next called at a relay host */
+    double call_backoff;
+    int64_t path_at; /* since when the link has had its control connection */
+    int brief;       /* direct paths in a row that did not last */
+    int call_turn;   /* number of failed calls; it selects the relay host */
     uint64_t reconnects;
     /* measuring, adapting */
     struct neb_measure measure;
@@ -201,6 +213,27 @@ struct neb_peer {
     struct neb_bbr_turns turns;
     struct neb_net_stream *streams;
     uint32_t stream_round;
+};
+
+/* A relay host that the roster names: this site stands there, or calls others (stand.c). It stays until the node closes. */
+struct neb_stand {
+    struct neb_stand *next;
+    struct neb_net *net;
+    uint16_t number;
+    struct neb_relay_address at;
+    char goal[NEB_ADDRESS_SIZE]; /* HOST:PORT */
+    bool ours;                   /* others call this site here */
+    bool by_proxy, resolving;
+    struct sockaddr_storage sa; /* of the host, or of the proxy */
+    socklen_t sa_len;           /* 0: unknown */
+    int turn;                   /* number of failed attempts; it selects the address of a name */
+    struct neb_conn *standing;  /* being made, or there */
+    bool here;                  /* the host has accepted it */
+    uint64_t epoch;             /* of the roster when it stood up */
+    int64_t dial_at, heard_at;
+    double backoff;
+    int answering; /* connections that answer calls, until they are joined */
+    char trouble[200];
 };
 
 struct neb_post {
@@ -228,13 +261,12 @@ struct neb_net {
     int listen_fd;
     struct neb_conn *conns;
     struct neb_peer *peers;
+    struct neb_stand *stands;
     bool roster_changed;
     uint8_t *skip; /* NEB_SKIP bytes, for unwanted payload */
     struct neb_rng jitter;
-    /* log lines about strangers: at most a few a second */
-    int64_t log_second;
-    int log_lines, log_left_out;
-    uint64_t dropped; /* connections that went because too many waited to be greeted */
+    struct neb_log_limit log; /* lines about strangers */
+    uint64_t dropped;         /* connections that went because too many waited to be greeted */
     /* for other threads */
     uv_mutex_t lock;
     struct neb_post *posts, **posts_end;
@@ -247,8 +279,14 @@ struct neb_net {
 };
 
 /* ---- conn.c -------------------------------------------------------------------------------------------- */
+/* Sets what every connection of the WAN needs: no delay, keep-alive, time-outs; congestion: its control, NULL: bbr. */
+void neb__conn_socket_options(int fd, const char *congestion);
 /* Takes over fd, even when it fails. */
 neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_conn **out);
+/* Begins TLS anew on the same socket: behind a relay host is the peer. */
+neb_status neb__conn_renew(struct neb_conn *c, bool dialled);
+/* Takes no more events; the socket stays open for a moment. */
+void neb__conn_park(struct neb_conn *c);
 /* Closes the socket and forgets the connection. The peer only sees a TLS goodbye. Idempotent. */
 void neb__conn_close(struct neb_conn *c);
 neb_status neb__conn_write(struct neb_conn *c, const void *p, size_t n);
@@ -293,6 +331,8 @@ void neb__bbr_turns_hand_over(struct neb_net *net, int64_t now); /* called by th
 /* ---- listen_dial.c ------------------------------------------------------------------------------------- */
 neb_status neb__net_listen(struct neb_net *net);
 void neb__net_name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_t n); /* for log lines */
+/* Listens on the first address of the list that works. Returns 0, or the errno of the last one. */
+int neb__net_bind(const struct addrinfo *list, int *fd);
 void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe);
 /* A lookup for the peer has ended: `error` of getaddrinfo(), or the list, of which address `turn` is tried. */
 void neb__net_resolved(struct neb_peer *p, int error, const struct addrinfo *list, int turn);
@@ -331,6 +371,22 @@ neb_status neb__lookup_start(struct neb_peer *p, const char *host, uint16_t port
 void neb__lookup_take(struct neb_net *net); /* tells the peers of those that have ended */
 void neb__lookup_end(struct neb_net *net);  /* after the loop: waits for the rest and drops them */
 
+/* The same for a relay host: neb__stand_resolved(). */
+neb_status neb__lookup_stand(struct neb_stand *s, const char *host, uint16_t port);
+
+/* ---- stand.c ------------------------------------------------------------------------------------------- */
+void neb__stand_follow(struct neb_net *net); /* the roster may have changed */
+void neb__stand_free(struct neb_net *net);   /* after the loop */
+void neb__stand_tick(struct neb_net *net, int64_t now);
+void neb__stand_resolved(struct neb_stand *s, int error, const struct addrinfo *list);
+/* Calls the peer at one of its relay hosts; a stripe at that of the control connection. */
+void neb__stand_call(struct neb_peer *p, enum neb_conn_role role, int stripe);
+/* The socket is connected, or has bytes. An error closes the connection. */
+neb_status neb__stand_talk(struct neb_conn *c);
+void neb__stand_lost(struct neb_conn *c,
+                     const char *why); /* a connection to a relay host ended before it was joined */
+bool neb__stand_is_quiet(const struct neb_conn *c); /* it stands, and need not be looked after every tick */
+
 /* ---- greet.c ------------------------------------------------------------------------------------------- */
 neb_status neb__greet_begin(struct neb_conn *c); /* after the TLS handshake */
 neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const uint8_t *body, size_t n);
@@ -352,6 +408,7 @@ void neb__link_down(struct neb_peer *p, neb_status why);
 /* A control connection could not be made. The next attempt goes to the next address, after a longer wait each
  * time. */
 void neb__link_unreachable(struct neb_peer *p);
+void neb__link_uncallable(struct neb_peer *p);    /* the same through a relay host */
 void neb__link_touch(struct neb_peer *p);         /* something may be sendable */
 bool neb__link_is_calm(const struct neb_peer *p); /* nobody waits for a stream item */
 void neb__link_deliver(struct neb_peer *p, enum neb_priority priority);

@@ -16,26 +16,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { LOG_LINES_PER_SECOND = 10, ACCEPTS_PER_TURN = 32 };
+enum { ACCEPTS_PER_TURN = 32 };
 
 void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...)
 {
-    char line[512];
-    int64_t second = neb__now_ns() / 1000000000;
-    if (second != net->log_second) {
-        if (net->log_left_out) neb__warn("%d more refusals were not logged", net->log_left_out);
-        net->log_second = second;
-        net->log_lines = net->log_left_out = 0;
-    }
-    if (net->log_lines++ >= LOG_LINES_PER_SECOND) {
-        net->log_left_out++;
-        return;
-    }
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
+    neb__log_limited(&net->log, fmt, ap);
     va_end(ap);
-    neb__warn("%s", line);
 }
 
 void neb__net_name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_t n)
@@ -90,7 +78,7 @@ static neb_status cannot_listen(const char *address, int e)
     return neb__fail(NEB_ERR_NET, "cannot listen on %s: %s", address, strerror(e));
 }
 
-static neb_status bind_first(const char *address, const struct addrinfo *list, int *out)
+int neb__net_bind(const struct addrinfo *list, int *out)
 {
     int fd = -1, one = 1, e = 0;
     for (const struct addrinfo *a = list; a; a = a->ai_next) {
@@ -102,9 +90,9 @@ static neb_status bind_first(const char *address, const struct addrinfo *list, i
         close(fd);
         fd = -1;
     }
-    if (fd < 0) return cannot_listen(address, e);
+    if (fd < 0) return e ? e : EADDRNOTAVAIL;
     *out = fd;
-    return NEB_OK;
+    return 0;
 }
 
 neb_status neb__net_listen(struct neb_net *net)
@@ -114,7 +102,7 @@ neb_status neb__net_listen(struct neb_net *net)
     const char *address = net->listen;
     const struct neb_member *me = neb__roster_by_id(&net->chain->now, net->self);
     struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_ADDRCONFIG, .ai_socktype = SOCK_STREAM}, *list;
-    if (!address && me->addresses) address = me->address[0];
+    if (!address) address = neb__member_direct(me, 0);
     if (!address) return NEB_OK; /* this site only dials */
     if (!neb__address_split(address, host, &port))
         return neb__fail(NEB_ERR_CONFIG, "cannot listen on '%s': an address must read HOST:PORT", address);
@@ -122,9 +110,9 @@ neb_status neb__net_listen(struct neb_net *net)
     hints.ai_flags = AI_PASSIVE;
     int rc = getaddrinfo(host, service, &hints, &list);
     if (rc) return neb__fail(NEB_ERR_NET, "cannot listen on %s: %s", address, gai_strerror(rc));
-    neb_status status = bind_first(address, list, &net->listen_fd);
+    int e = neb__net_bind(list, &net->listen_fd);
     freeaddrinfo(list);
-    NEB_TRY(status);
+    if (e) return cannot_listen(address, e);
     if (uv_poll_init(&net->loop, &net->listener, net->listen_fd)) {
         close(net->listen_fd);
         net->listen_fd = -1;
@@ -244,7 +232,7 @@ void neb__net_resolved(struct neb_peer *p, int error, const struct addrinfo *lis
         const char *why = error ? gai_strerror(error) : "the name has no address";
         if (p->by_proxy) neb__net_dial_trouble(p, "the proxy's name %s: %s", p->net->way.proxy.host, why);
         dial_failed(p, NEB_CONN_CONTROL, why);
-    } else if (!p->control && !p->making) {
+    } else if ((!p->control || p->control->stand) && !p->making) {
         const struct addrinfo *a = nth(list, turn);
         connect_to(p, a->ai_addr, a->ai_addrlen, NEB_CONN_CONTROL, 0);
     }
@@ -270,8 +258,8 @@ static void dial_next(struct neb_peer *p, const struct neb_member *m)
     const struct neb_way *w = &p->net->way;
     char host[NEB_ADDRESS_SIZE] = "", gate[NEB_ADDRESS_SIZE + 16];
     uint16_t port = 0;
-    int count = m->addresses, turn = p->address / count;
-    snprintf(p->goal, sizeof p->goal, "%s", m->address[p->address % count]);
+    int count = neb__member_directs(m), turn = p->address / count;
+    snprintf(p->goal, sizeof p->goal, "%s", neb__member_direct(m, p->address % count));
     if (w->command.n) {
         dial_by_command(p, NEB_CONN_CONTROL, 0);
         return;
@@ -288,11 +276,13 @@ void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe)
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
     if (role == NEB_CONN_STRIPE) {
-        if (p->control->by_command)
+        if (p->control->stand)
+            neb__stand_call(p, role, stripe);
+        else if (p->control->by_command)
             dial_by_command(p, role, stripe);
         else if (!getpeername(p->control->fd, (struct sockaddr *)&sa, &n))
             connect_to(p, (struct sockaddr *)&sa, n, role, stripe);
-    } else if (m && m->addresses) {
+    } else if (m && neb__member_directs(m)) {
         dial_next(p, m);
     }
 }

@@ -17,7 +17,8 @@ struct neb_lookup {
     struct neb_lookup *next;
     struct neb_net *net;
     pthread_t thread;
-    uint16_t peer;
+    uint16_t peer; /* or 0 */
+    struct neb_stand *stand;
     int turn;
     char host[NEB_ADDRESS_SIZE], service[8];
     bool ended; /* under net->lock; the rest of this struct is the loop's then */
@@ -38,19 +39,32 @@ static void *look_up(void *arg)
     return NULL;
 }
 
-neb_status neb__lookup_start(struct neb_peer *p, const char *host, uint16_t port, int turn)
+static neb_status start(const struct neb_lookup *what, const char *host, uint16_t port)
 {
     struct neb_lookup *l = NEB_NEW(struct neb_lookup);
     if (!l) return neb__quiet(NEB_ERR_NOMEM, "out of memory");
-    *l = (struct neb_lookup){.next = p->net->lookups, .net = p->net, .peer = p->id, .turn = turn};
+    *l = *what;
+    l->next = l->net->lookups;
     snprintf(l->host, sizeof l->host, "%s", host);
     snprintf(l->service, sizeof l->service, "%u", port);
     if (pthread_create(&l->thread, NULL, look_up, l)) {
         neb__free(l);
         return neb__quiet(NEB_ERR_NOMEM, "the system refused a thread for looking up %s", host);
     }
-    p->net->lookups = l;
+    l->net->lookups = l;
     return NEB_OK;
+}
+
+neb_status neb__lookup_start(struct neb_peer *p, const char *host, uint16_t port, int turn)
+{
+    struct neb_lookup what = {.net = p->net, .peer = p->id, .turn = turn};
+    return start(&what, host, port);
+}
+
+neb_status neb__lookup_stand(struct neb_stand *s, const char *host, uint16_t port)
+{
+    struct neb_lookup what = {.net = s->net, .stand = s};
+    return start(&what, host, port);
 }
 
 /* Takes the first lookup that has ended out of the list, or any one. */
@@ -77,6 +91,7 @@ void neb__lookup_take(struct neb_net *net)
 {
     for (struct neb_lookup *l; (l = take(net, false)); release(l)) {
         struct neb_peer *p = neb__peer_find(net, l->peer);
+        if (l->stand) neb__stand_resolved(l->stand, l->error, l->list);
         if (p) neb__net_resolved(p, l->error, l->list, l->turn);
     }
 }

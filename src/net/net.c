@@ -186,6 +186,7 @@ static neb_status init_node(struct neb_net *net)
     for (uint32_t i = 0; i < net->chain->now.count; i++)
         if (net->chain->now.members[i].id != net->self)
             NEB_TRY(neb__peer_add(net, &net->chain->now.members[i]));
+    neb__stand_follow(net);
     return NEB_OK;
 }
 
@@ -280,6 +281,7 @@ void neb__net_close(struct neb_net *net)
 {
     if (!net) return;
     neb__net_end(net);
+    neb__stand_free(net);
     neb__tls_context_free(net->tls);
     neb__chain_free(net->chain);
     neb__free(net->skip);
@@ -328,6 +330,7 @@ neb_status neb__net_line(const struct neb_net *net, uint16_t peer, struct neb_li
     if (!p) return neb__quiet(NEB_ERR_NOTFOUND, "no member %u", peer);
     const struct neb_measure *m = &p->measure;
     *out = (struct neb_line){.up = p->up,
+                             .relayed = p->control && p->control->stand,
                              .goodput_out = m->goodput,
                              .goodput_in = m->goodput_in,
                              .goodput_age = m->goodput_at ? neb__seconds_since(m->goodput_at) : -1,

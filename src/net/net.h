@@ -221,6 +221,7 @@ neb_status neb__net_stream_end(struct neb_net_stream *s, neb_status why, neb_sen
 
 struct neb_line {
     bool up;
+    bool relayed; /* through a relay host */
     int stripes;
     double goodput_out;  /* bits per second of acknowledged payload, while the queue was never empty */
     double goodput_in;   /* the same from the peer towards us, as the peer measures it */

@@ -68,7 +68,8 @@ static bool is_home(const struct neb_net *net, uint64_t network)
 
 static bool is_stranger(const struct neb_conn *c)
 {
-    return !c->dialled && c->state != NEB_CONN_READY && c->state != NEB_CONN_CLOSED;
+    return !c->dialled && c->state != NEB_CONN_READY && c->state != NEB_CONN_PARKED &&
+           c->state != NEB_CONN_CLOSED;
 }
 
 /* Picks one connection of the class from its most crowded network, or with a key: of that key. */
@@ -107,7 +108,8 @@ static void make_room(struct neb_net *net, enum neb_stranger_class class, const 
 
 void neb__strangers_admit(struct neb_conn *c)
 {
-    bool home = is_home(c->net, c->network);
+    bool home =
+        c->stand || is_home(c->net, c->network); /* a relay host lets members in, and this site dialled it */
     c->class = home ? NEB_STRANGER_NEAR : NEB_STRANGER_OTHER;
     make_room(c->net, c->class, NULL, home ? NEB_STRANGERS_RESERVED : NEB_STRANGERS_MAX);
 }

@@ -21,6 +21,9 @@ double neb__net_jitter(struct neb_net *net)
 }
 
 #define DIAL_ANYWAY_NS INT64_C(5000000000)
+#define HEAD_START_NS  INT64_C(1000000000)
+#define PARKED_NS      INT64_C(3000000000)
+static const double doubt = 2.5; /* heartbeats without an answer */
 
 /* ---- measuring ----------------------------------------------------------------------------------------- */
 
@@ -114,9 +117,27 @@ static bool is_ours_to_dial(const struct neb_peer *p, int64_t now)
     return neb__roster_dialler(me, m) == me->id || is_overdue(p, now);
 }
 
+/* The same through a relay host. A direct link is better, so dialling gets a head start where it may succeed for the first
+ * time. */
+static bool is_ours_to_call(const struct neb_peer *p, int64_t now)
+{
+    const struct neb_chain *chain = p->net->chain;
+    const struct neb_member *me = neb__roster_by_id(&chain->now, p->net->self);
+    const struct neb_member *m = neb__roster_by_id(&chain->now, p->id);
+    if (!me || !m || !neb__member_has_relay(m)) return false;
+    bool direct_may_be = !p->boot && (neb__member_directs(me) || neb__member_directs(m));
+    if (direct_may_be && now - p->down_at < HEAD_START_NS) return false;
+    return neb__roster_caller(me, m) == me->id || (!p->up && now - p->down_at > DIAL_ANYWAY_NS);
+}
+
 static void heartbeat(struct neb_peer *p, int64_t now)
 {
     const struct neb_net_config *cfg = &p->net->config;
+    /* A direct path that has fallen silent may be lost: a connection through a relay host takes its place before anybody
+     * notices, if there is one. */
+    if (!p->control->stand && (double)(now - p->pong_at) * 1e-9 > doubt * cfg->heartbeat && !p->calling &&
+        now >= p->call_at && is_ours_to_call(p, now))
+        neb__stand_call(p, NEB_CONN_CONTROL, 0);
     if ((double)(now - p->pong_at) * 1e-9 > neb__patience_answer(p)) {
         neb__warn("%s has not answered for %.1f s", p->name, (double)(now - p->pong_at) * 1e-9);
         neb__link_down(p, NEB_ERR_TIMEOUT);
@@ -138,6 +159,16 @@ static void maybe_dial(struct neb_peer *p, int64_t now)
 {
     if (!p->making && !p->resolving && now >= p->dial_at && is_ours_to_dial(p, now))
         neb__net_dial(p, NEB_CONN_CONTROL, 0);
+    if (!p->up && !p->calling && now >= p->call_at && is_ours_to_call(p, now))
+        neb__stand_call(p, NEB_CONN_CONTROL, 0);
+}
+
+/* A link through a relay host: both sides go on dialling, and a direct connection takes over. */
+static void seek_direct(struct neb_peer *p, int64_t now)
+{
+    const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
+    if (!p->making && !p->resolving && now >= p->dial_at && m && neb__member_directs(m))
+        neb__net_dial(p, NEB_CONN_CONTROL, 0);
 }
 
 static void drop_late(struct neb_net *net, int64_t now)
@@ -145,6 +176,8 @@ static void drop_late(struct neb_net *net, int64_t now)
     struct neb_conn *c, *next;
     for (c = net->conns; c; c = next) {
         next = c->next;
+        if (c->state == NEB_CONN_PARKED && now - c->opened_at > PARKED_NS) neb__conn_close(c);
+        if (c->state == NEB_CONN_PARKED || c->state == NEB_CONN_CLOSED || neb__stand_is_quiet(c)) continue;
         double patience = neb__patience_greet(c);
         if (c->state == NEB_CONN_READY || (double)(now - c->opened_at) * 1e-9 < patience) continue;
         if (c->tunnel)
@@ -162,11 +195,14 @@ static void drop_late(struct neb_net *net, int64_t now)
 
 static bool is_hurried(const struct neb_net *net, int64_t now)
 {
-    for (const struct neb_conn *c = net->conns; c; c = c->next)
-        if (c->state != NEB_CONN_READY) return true;
+    for (const struct neb_conn *c = net->conns; c; c = c->next) {
+        bool seeking = c->peer && c->peer->up && c == c->peer->making; /* it may take for ever */
+        if (c->state != NEB_CONN_READY && c->state != NEB_CONN_PARKED && !neb__stand_is_quiet(c) && !seeking)
+            return true;
+    }
     for (const struct neb_peer *p = net->peers; p; p = p->next) {
         int want = stripes_wanted(p);
-        if (p->up ? want > 2 : is_ours_to_dial(p, now))
+        if (p->up ? want > 2 : is_ours_to_dial(p, now) || is_ours_to_call(p, now))
             return true; /* with several stripes, one may bring the data that was expected on another */
         for (int i = 0; p->up && p->control->dialled && i < want; i++)
             if (!p->stripe[i]) return true;
@@ -205,11 +241,13 @@ void neb__net_tick(struct neb_net *net)
     neb__conn_read_waiting(net, false);
     for (p = net->peers; p; p = next) {
         next = p->next;
-        if (p->up)
-            heartbeat(p, now);
-        else
+        if (!p->up)
             maybe_dial(p, now);
+        else if (p->control->stand)
+            seek_direct(p, now);
+        if (p->up) heartbeat(p, now);
     }
+    neb__stand_tick(net, now);
     net->hurried = is_hurried(net, now);
     uv_timer_start(&net->tick, on_tick, net->hurried ? NEB_TICK_MS : calm_ms(net), 0);
 }

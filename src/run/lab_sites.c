@@ -43,11 +43,23 @@ static neb_status make_member(const struct places *p, int i, const char *address
     char folder[PATH_MAX], identity[NEB_IDENTITY_SIZE];
     p->folder(p->job, p->dir, i, folder, sizeof folder);
     if (!exists(folder, "site.key")) NEB_TRY(neb__site_init(folder, site->name, identity));
-    *m = (struct neb_member){.votes = i < NEB_VOTERS_MAX, .addresses = 1};
+    *m = (struct neb_member){.votes = i < NEB_VOTERS_MAX};
     if (site->does == NEB_ROLE_WITNESS) m->flags = NEB_MEMBER_WITNESS;
     NEB_TRY(neb__site_identity(folder, m->name, &m->key));
-    snprintf(m->address[0], NEB_ADDRESS_SIZE, "%s", address);
+    while (*address && m->addresses < NEB_ADDRESSES_MAX) {
+        size_t n = strcspn(address, " ");
+        snprintf(m->address[m->addresses++], NEB_ADDRESS_SIZE, "%.*s", (int)n, address);
+        address += n;
+        address += strspn(address, " ");
+    }
     return NEB_OK;
+}
+
+static bool same_addresses(const struct neb_member *a, const struct neb_member *b)
+{
+    bool same = a->addresses == b->addresses;
+    for (int i = 0; same && i < a->addresses; i++) same = !strcmp(a->address[i], b->address[i]);
+    return same;
 }
 
 /* If a folder has a roster already, it must be that of this run. */
@@ -61,7 +73,7 @@ static neb_status check_member(const struct places *p, int i, const struct neb_r
     for (uint32_t k = 0; same && k < want->count; k++)
         same = neb__public_equal(&c->now.members[k].key, &want->members[k].key) &&
                c->now.members[k].flags == want->members[k].flags &&
-               !strcmp(c->now.members[k].address[0], want->members[k].address[0]);
+               same_addresses(&c->now.members[k], &want->members[k]);
     neb__chain_free(c);
     if (same) return NEB_OK;
     return neb__fail(

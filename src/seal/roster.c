@@ -43,6 +43,7 @@ bool neb__address_split(const char *address, char host[NEB_ADDRESS_SIZE], uint16
 static neb_status check_member(const struct neb_member *m)
 {
     char host[NEB_ADDRESS_SIZE];
+    struct neb_relay_address relay;
     uint16_t port;
     size_t name_len = strnlen(m->name, NEB_NAME_SIZE);
     if (!neb__name_valid(m->name, name_len))
@@ -58,8 +59,11 @@ static neb_status check_member(const struct neb_member *m)
     if (m->addresses > NEB_ADDRESSES_MAX)
         return neb__quiet(NEB_ERR_INVALID, "%s: more than %d addresses", m->name, NEB_ADDRESSES_MAX);
     for (int i = 0; i < m->addresses; i++)
-        if (!memchr(m->address[i], 0, NEB_ADDRESS_SIZE) || !neb__address_split(m->address[i], host, &port))
-            return neb__quiet(NEB_ERR_INVALID, "%s: an address reads HOST:PORT or [V6]:PORT", m->name);
+        if (!memchr(m->address[i], 0, NEB_ADDRESS_SIZE) ||
+            (!neb__address_split(m->address[i], host, &port) && !neb__address_relay(m->address[i], &relay)))
+            return neb__quiet(NEB_ERR_INVALID,
+                              "%s: an address reads HOST:PORT or [V6]:PORT, or relay://HOST:PORT#KEY",
+                              m->name);
     return NEB_OK;
 }
 
@@ -201,15 +205,26 @@ uint32_t neb__roster_votes(const struct neb_roster *r)
     return n;
 }
 
-uint16_t neb__roster_dialler(const struct neb_member *a, const struct neb_member *b)
+static uint16_t who_begins(const struct neb_member *a, bool a_reachable, const struct neb_member *b,
+                           bool b_reachable)
 {
-    if (!a->addresses && !b->addresses) return 0;
-    if (!a->addresses) return a->id;
-    if (!b->addresses) return b->id;
+    if (!a_reachable && !b_reachable) return 0;
+    if (!a_reachable) return a->id;
+    if (!b_reachable) return b->id;
     return a->id < b->id ? a->id : b->id;
 }
 
-/* Two sites have a line if one of them has an address. So with one address in the roster every site reaches every other,
+uint16_t neb__roster_dialler(const struct neb_member *a, const struct neb_member *b)
+{
+    return who_begins(a, neb__member_directs(a) > 0, b, neb__member_directs(b) > 0);
+}
+
+uint16_t neb__roster_caller(const struct neb_member *a, const struct neb_member *b)
+{
+    return who_begins(a, neb__member_has_relay(a), b, neb__member_has_relay(b));
+}
+
+/* Two sites have a line if one of them has an address, its own or a relay host's. So with one address in the roster every site reaches every other,
  * through that site if need be; without any, no two of them meet. */
 neb_status neb__roster_meets(const struct neb_roster *r)
 {
@@ -224,6 +239,8 @@ neb_status neb__roster_meets(const struct neb_roster *r)
     return neb__fail(
         NEB_ERR_CONFIG,
         "these sites cannot meet, because none of them has an address: %s. Give one that the others can dial "
-        "an address (HOST:PORT behind its identity); the others need none",
+        "an address (HOST:PORT behind its identity), or that of a relay host (what nebula-i relay prints); "
+        "the "
+        "others need none",
         names);
 }

@@ -41,7 +41,8 @@ struct neb_member {
     char name[NEB_NAME_SIZE];
     struct neb_public key;
     uint8_t addresses;
-    char address[NEB_ADDRESSES_MAX][NEB_ADDRESS_SIZE]; /* HOST:PORT or [V6]:PORT */
+    char address[NEB_ADDRESSES_MAX]
+                [NEB_ADDRESS_SIZE]; /* HOST:PORT or [V6]:PORT, or of a relay host (below) */
 };
 
 struct neb_roster {
@@ -145,12 +146,14 @@ const struct neb_member *neb__roster_by_id(const struct neb_roster *r, uint16_t 
 const struct neb_member *neb__roster_by_name(const struct neb_roster *r, const char *name);
 uint32_t neb__roster_votes(const struct neb_roster *r); /* the sum over all members */
 
-/* Whether every two members have a path of lines: a line needs an address at one of its ends, and members pass messages
- * on for each other. NEB_ERR_CONFIG names the sites that cannot meet. */
+/* Whether every two members have a path of lines: a line needs an address at one of its ends, its own or a relay host's, and
+ * members pass messages on for each other. NEB_ERR_CONFIG names the sites that cannot meet. */
 neb_status neb__roster_meets(const struct neb_roster *r);
 /* Returns the id of the member that dials: the lower id if both can be dialled, else the member that cannot
  * be dialled. 0: neither can be dialled. */
 uint16_t neb__roster_dialler(const struct neb_member *a, const struct neb_member *b);
+/* The same for calls through a relay host: who calls the other one there. */
+uint16_t neb__roster_caller(const struct neb_member *a, const struct neb_member *b);
 
 /* Checks the rules that hold for every roster. NEB_ERR_INVALID: neb_last_error() names the fault (not
  * logged). */
@@ -158,6 +161,24 @@ neb_status neb__roster_check(const struct neb_roster *r);
 
 /* Splits "host:port" or "[v6]:port", port 1 to 65535. `host` gets the part without brackets. */
 bool neb__address_split(const char *address, char host[NEB_ADDRESS_SIZE], uint16_t *port);
+
+/* A relay host (net/relay/relay_host.h) at which a member can be called: relay://HOST:PORT#KEY, the key in 64 hex digits.
+ * Versions before relay hosts refuse a roster with such an address. */
+struct neb_relay_address {
+    char host[NEB_ADDRESS_SIZE]; /* without brackets */
+    uint16_t port;
+    struct neb_public key;
+};
+bool neb__address_is_relay(const char *address);
+bool neb__address_relay(const char *address,
+                        struct neb_relay_address *out); /* false: not one, or malformed */
+/* NEB_ERR_INVALID: `place` does not read HOST:PORT, or is too long. */
+neb_status neb__relay_address_format(const char *place, const struct neb_public *key,
+                                     char out[NEB_ADDRESS_SIZE]);
+/* Returns the n-th address at which the member itself can be dialled; NULL: it has fewer. */
+const char *neb__member_direct(const struct neb_member *m, int n);
+int neb__member_directs(const struct neb_member *m); /* how many there are */
+bool neb__member_has_relay(const struct neb_member *m);
 
 /* --- for roster.c and chain.c alone: the byte layout ---------------------------------------------------- */
 struct neb_reader;

@@ -283,6 +283,12 @@ bool neb__tls_record_is_full(const struct neb_tls *t)
     return t->record.left && t->record.length == NEB_TLS_RECORD + RECORD_EXTRA;
 }
 
+size_t neb__tls_record_left(const struct neb_tls *t)
+{
+    const struct neb_tls_record *r = &t->record;
+    return r->left ? r->left : sizeof r->head - r->have;
+}
+
 struct neb_buf *neb__tls_out(struct neb_tls *t)
 {
     return &t->out;

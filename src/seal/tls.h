@@ -38,6 +38,9 @@ struct neb_buf *neb__tls_out(struct neb_tls *t);
  * says whether a full record is under way. */
 size_t neb__tls_missing(const struct neb_tls *t, size_t plain);
 bool neb__tls_record_is_full(const struct neb_tls *t);
+/* Bytes that the present record, or its header, still lacks. A source that never gives more than that leaves in the socket
+ * what follows the session's last record. */
+size_t neb__tls_record_left(const struct neb_tls *t);
 
 /* NEB_OK: finished. NEB_ERR_AGAIN: needs bytes from the peer. NEB_ERR_AUTH, NEB_ERR_PROTOCOL,
  * NEB_ERR_VERSION: failed (not logged; neb_last_error() says why); `out` may hold an alert for the peer. */

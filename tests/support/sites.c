@@ -78,6 +78,23 @@ void sites_move(struct sites *s, const char *const *hosts)
     neb__chain_free(moved);
 }
 
+void sites_address(struct sites *s, const char *const (*address)[2])
+{
+    struct neb_chain *chain, *made;
+    assert_ok(neb__site_roster_load(s->path[0], &chain));
+    for (int i = 0; i < s->count; i++) {
+        struct neb_member *m = &chain->now.members[i];
+        m->addresses = 0;
+        for (int k = 0; k < 2; k++)
+            if (address[i][k] && *address[i][k])
+                snprintf(m->address[m->addresses++], NEB_ADDRESS_SIZE, "%s", address[i][k]);
+    }
+    assert_ok(neb__chain_create(&chain->operator_key, NULL, 0, &chain->now, &made));
+    for (int i = 0; i < s->count; i++) assert_ok(neb__site_roster_save(s->path[i], made));
+    neb__chain_free(chain);
+    neb__chain_free(made);
+}
+
 void sites_hide(struct sites *s, int hidden)
 {
     struct neb_chain *chain, *made;

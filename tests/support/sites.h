@@ -22,6 +22,8 @@ void sites_rule(struct sites *s, const char *rule);
 void sites_move(struct sites *s, const char *const *hosts);
 /* The first `hidden` sites lose their addresses, in a new genesis: they can dial, and nobody can dial them. */
 void sites_hide(struct sites *s, int hidden);
+/* Any addresses for the same sites, in a new genesis: address[i] are those of site i; "" and NULL: none. */
+void sites_address(struct sites *s, const char *const (*address)[2]);
 void sites_free(struct sites *s);
 /* Makes a new epoch, signed by the operator, of the chain in `from`'s folder: drop one member by name (or NULL), add the site
  * in `add` (or NULL). `out` gets it encoded. */

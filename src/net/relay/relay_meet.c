@@ -1,0 +1,131 @@
+/* relay_meet.c: strangers that meet: two guests who name the same id may exchange a few short messages.
+ *
+ * This is how two sites pair before there is a roster: the id comes from a code that their people told each other. The host
+ * passes on what they say and understands none of it; whoever needs secrecy or authenticity makes it in the messages.
+ *
+ * Everything is bounded, since nobody has proved anything: the number of guests that wait or talk, the attempts from one
+ * network, the messages and their size, the time. An id brings two guests together once: afterwards it is remembered as over,
+ * so that a guess at a code costs whoever guesses a meeting, and the rightful two notice. */
+#include "net/relay/relay_host_internal.h"
+#include "base/clamp.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <string.h>
+
+/* The entry of a network; the one that was unused for longest makes room for a new one. */
+static struct neb_meeting_rate *rate_of(struct neb_relay_host *h, uint64_t network)
+{
+    struct neb_meeting_rate *oldest = h->rates;
+    for (int i = 0; i < NEB_MEETING_NETWORKS; i++) {
+        if (h->rates[i].at && h->rates[i].network == network) return &h->rates[i];
+        if (h->rates[i].at < oldest->at) oldest = &h->rates[i];
+    }
+    *oldest = (struct neb_meeting_rate){.network = network, .level = h->limits.meetings_per_minute};
+    return oldest;
+}
+
+static bool within_rate(struct neb_guest *g)
+{
+    struct neb_relay_host *h = g->host;
+    struct neb_meeting_rate *r = rate_of(h, g->network);
+    double most = h->limits.meetings_per_minute;
+    int64_t now = neb__now_ns();
+    if (r->at) r->level = neb__clamp(r->level + most * (double)(now - r->at) * 1e-9 / 60, 0, most);
+    r->at = now;
+    if (r->level >= most / 2) r->told = false;
+    if (r->level < 1) {
+        if (!r->told) neb__warn("%s makes too many attempts to meet: further ones are refused", g->remote);
+        r->told = true;
+        return false;
+    }
+    r->level -= 1;
+    return true;
+}
+
+static bool is_over(const struct neb_relay_host *h, const struct neb_hash *id)
+{
+    int64_t now = neb__now_ns();
+    for (int i = 0; i < NEB_MEETINGS_REMEMBERED; i++)
+        if (h->over[i].at && (double)(now - h->over[i].at) * 1e-9 < h->limits.meeting_seconds &&
+            neb__hash_equal(&h->over[i].id, id))
+            return true;
+    return false;
+}
+
+static void remember(struct neb_relay_host *h, const struct neb_hash *id)
+{
+    h->over[h->over_next] = (struct neb_meeting_over){*id, neb__now_ns()};
+    h->over_next = (h->over_next + 1) % NEB_MEETINGS_REMEMBERED;
+}
+
+static struct neb_guest *who_waits(struct neb_guest *g, int *present)
+{
+    struct neb_guest *found = NULL;
+    *present = 0;
+    for (struct neb_guest *o = g->host->guests; o; o = o->next) {
+        if (o == g || o->state != NEB_GUEST_MEETING) continue;
+        ++*present;
+        if (!o->other && neb__hash_equal(&o->ask.run, &g->ask.run)) found = o;
+    }
+    return found;
+}
+
+static void begin(struct neb_guest *first, struct neb_guest *second)
+{
+    static const uint8_t yes = 1, no = 0;
+    first->other = second;
+    second->other = first;
+    first->since = second->since = neb__now_ns();
+    remember(first->host, &first->ask.run);
+    neb__debug("%s and %s meet", first->remote, second->remote);
+    if (neb__guest_say(first, NEB_RELAY_JOINED, &yes, 1) == NEB_OK)
+        neb__guest_say(second, NEB_RELAY_JOINED, &no, 1);
+}
+
+void neb__meet_ask(struct neb_guest *g)
+{
+    struct neb_relay_host *h = g->host;
+    int present;
+    struct neb_guest *first = who_waits(g, &present);
+    if (!h->limits.meetings)
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_MEETING,
+                          "nobody can meet at this relay host: its operator does not allow it");
+    else if (!within_rate(g))
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_MEETING,
+                          "too many attempts to meet from this network; wait a minute and try again");
+    else if (is_over(h, &g->ask.run))
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_MET,
+                          "two have met under this code already; begin again with a new code");
+    else if (!first && present >= h->limits.meetings)
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_MEETING,
+                          "too many wait to meet here just now; try again in a while");
+    else {
+        g->state = NEB_GUEST_MEETING;
+        g->since = neb__now_ns();
+        if (first) begin(first, g);
+    }
+}
+
+void neb__meet_say(struct neb_guest *g, const uint8_t *p, size_t n)
+{
+    if (!g->other) {
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_PROTOCOL, "nobody is there yet to be spoken to");
+        return;
+    }
+    if (++g->said > NEB_MEETING_MESSAGES) {
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_MEETING, "a meeting has at most %d messages of each side",
+                          NEB_MEETING_MESSAGES);
+        return;
+    }
+    neb__guest_say(g->other, NEB_RELAY_SAY, p, n);
+}
+
+void neb__meet_gone(struct neb_guest *g)
+{
+    struct neb_guest *other = g->other;
+    g->other = NULL;
+    if (!other) return;
+    other->other = NULL;
+    neb__guest_refuse(other, NEB_RELAY_REFUSE_GONE, "the other one has gone");
+}

@@ -1,0 +1,596 @@
+/* test_relay_host.c: a relay host and its guests, without sites: strangers that meet, members that are joined, guests that
+ * lie, quotas. */
+#include "check.h"
+#include "net/relay/meeting.h"
+#include "net/relay/relay_host.h"
+#include "net/relay/relay_wire.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <nebula/log.h>
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct neb_relay_host *host;
+static struct neb_key *host_key;
+static struct neb_public host_public;
+static char folder[256];
+static struct neb_chain *chain;
+static struct neb_key *member_key[3];
+
+static void open_host(const struct neb_relay_limits *limits, bool with_file)
+{
+    static char file[300];
+    static const char *files[] = {file};
+    snprintf(file, sizeof file, "%s/../relay-test-%d.roster", folder, (int)getpid());
+    if (with_file) assert_ok(neb__chain_write(chain, file, 0600));
+    struct neb_relay_host_config config = {.key = host_key,
+                                           .listen = "127.0.0.1:0",
+                                           .folder = folder,
+                                           .files = files,
+                                           .files_n = with_file,
+                                           .limits = *limits};
+    assert_ok(neb__relay_host_open(&config, &host));
+    if (with_file) unlink(file);
+    assert_ok(neb__relay_host_start(host));
+}
+
+static int close_host(void **state)
+{
+    (void)state;
+    neb__relay_host_close(host);
+    host = NULL;
+    return 0;
+}
+
+static int open_default(void **state)
+{
+    struct neb_relay_limits limits = NEB_RELAY_LIMITS;
+    (void)state;
+    limits.meetings_per_minute = 1000;
+    open_host(&limits, true);
+    return 0;
+}
+
+/* Three members; the first two can be called at the host. */
+static int set_up(void **state)
+{
+    struct neb_member members[3] = {{0}};
+    struct neb_roster roster = {members, 3};
+    struct neb_public operator_key;
+    (void)state;
+    check_make_dir(folder, sizeof folder);
+    assert_ok(neb__key_create(&host_key));
+    neb__key_public(host_key, &host_public);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(neb__key_create(&member_key[i]));
+        neb__key_public(member_key[i], &members[i].key);
+        snprintf(members[i].name, sizeof members[i].name, "s%d", i);
+        members[i].votes = 1;
+        members[i].addresses = 1;
+        assert_ok(neb__relay_address_format("127.0.0.1:7500", &host_public, members[i].address[0]));
+    }
+    operator_key = members[0].key;
+    assert_ok(neb__chain_create(&operator_key, NULL, 0, &roster, &chain));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    neb__chain_free(chain);
+    for (int i = 0; i < 3; i++) neb__key_free(member_key[i]);
+    neb__key_free(host_key);
+    check_remove_dir(folder);
+    return 0;
+}
+
+/* ---- meetings ------------------------------------------------------------------------------------------ */
+
+struct visitor {
+    pthread_t thread;
+    uint8_t id[NEB_MEETING_ID_SIZE];
+    const struct neb_public *key;
+    struct neb_meeting *meeting;
+    neb_status status;
+};
+
+static void *visit(void *arg)
+{
+    struct visitor *v = arg;
+    struct neb_meeting_place at = {.host = "127.0.0.1", .port = neb__relay_host_port(host), .key = v->key};
+    v->status = neb__meeting_open(&at, v->id, 30, &v->meeting);
+    return NULL;
+}
+
+static void both(struct visitor *a, struct visitor *b)
+{
+    assert_int_equal(pthread_create(&a->thread, NULL, visit, a), 0);
+    visit(b);
+    pthread_join(a->thread, NULL);
+}
+
+static void test_meet(void **state)
+{
+    (void)state;
+    struct visitor a = {.id = {1}, .key = &host_public}, b = {.id = {1}};
+    uint8_t got[NEB_MEETING_MESSAGE_MAX];
+    static uint8_t longest[NEB_MEETING_MESSAGE_MAX];
+    struct neb_public seen;
+    size_t n;
+    both(&a, &b);
+    assert_ok(a.status);
+    assert_ok(b.status);
+    assert_true(neb__meeting_is_first(a.meeting) != neb__meeting_is_first(b.meeting));
+    neb__meeting_key(b.meeting, &seen);
+    assert_true(neb__public_equal(&seen, &host_public));
+    memset(longest, 0x5a, sizeof longest);
+    for (int i = 0; i < NEB_MEETING_MESSAGES; i++) {
+        longest[0] = (uint8_t)i;
+        assert_ok(neb__meeting_send(a.meeting, longest, sizeof longest));
+    }
+    assert_status(neb__meeting_send(a.meeting, longest, 1), NEB_ERR_LIMIT);
+    assert_ok(neb__meeting_send(b.meeting, "yes", 3));
+    for (int i = 0; i < NEB_MEETING_MESSAGES; i++) {
+        assert_ok(neb__meeting_receive(b.meeting, 30, got, &n));
+        longest[0] = (uint8_t)i;
+        assert_int_equal(n, sizeof longest);
+        assert_memory_equal(got, longest, n);
+    }
+    assert_ok(neb__meeting_receive(a.meeting, 30, got, &n));
+    assert_int_equal(n, 3);
+    neb__meeting_close(a.meeting);
+    assert_status(neb__meeting_receive(b.meeting, 30, got, &n), NEB_ERR_PEER);
+    neb__meeting_close(b.meeting);
+    /* The id is worth nothing any more; another id still is. */
+    struct visitor third = {.id = {1}}, c = {.id = {2}}, d = {.id = {2}};
+    visit(&third);
+    assert_status(third.status, NEB_ERR_EXISTS);
+    both(&c, &d);
+    assert_ok(c.status);
+    assert_ok(d.status);
+    neb__meeting_close(c.meeting);
+    neb__meeting_close(d.meeting);
+}
+
+static void test_meet_alone(void **state)
+{
+    (void)state;
+    struct neb_meeting_place at = {.host = "127.0.0.1", .port = neb__relay_host_port(host)};
+    struct neb_public wrong = {{1, 2, 3}};
+    uint8_t id[NEB_MEETING_ID_SIZE] = {9};
+    struct neb_meeting *m;
+    assert_status(neb__meeting_open(&at, id, 0.2, &m), NEB_ERR_TIMEOUT);
+    at.key = &wrong;
+    assert_status(neb__meeting_open(&at, id, 5, &m), NEB_ERR_AUTH);
+    assert_non_null(strstr(neb_last_error(), "its key is not the one"));
+}
+
+static int open_strict(void **state)
+{
+    struct neb_relay_limits limits = NEB_RELAY_LIMITS;
+    (void)state;
+    limits.meetings_per_minute = 5;
+    limits.rosters = 0;
+    open_host(&limits, false);
+    return 0;
+}
+
+/* Many attempts from one network: a few are let in, the others hear why, and the log has one line. */
+static char journal[1 << 16];
+
+static void note(void *arg, neb_log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    size_t n = strlen(journal);
+    if (n + strlen(line) + 2 < sizeof journal) sprintf(journal + n, "%s\n", line);
+}
+
+static int count(const char *what)
+{
+    int n = 0;
+    for (const char *p = journal; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+static void test_too_many(void **state)
+{
+    (void)state;
+    struct neb_meeting_place at = {.host = "127.0.0.1", .port = neb__relay_host_port(host)};
+    int let_in = 0, sent_away = 0;
+    struct neb_meeting *m;
+    journal[0] = 0;
+    neb_log_set_sink(note, NULL);
+    for (int i = 0; i < 40; i++) {
+        uint8_t id[NEB_MEETING_ID_SIZE] = {(uint8_t)i, 7};
+        neb_status status = neb__meeting_open(&at, id, 0.3, &m);
+        let_in += status == NEB_ERR_TIMEOUT;
+        sent_away += status == NEB_ERR_AGAIN;
+    }
+    neb_log_set_sink(NULL, NULL);
+    assert_in_range(let_in, 1, 8); /* the bucket refills while the test runs */
+    assert_int_equal(let_in + sent_away, 40);
+    assert_int_equal(count("too many attempts to meet"), 1);
+}
+
+/* ---- members ------------------------------------------------------------------------------------------- */
+
+/* A guest of our own making, which blocks. */
+struct guest {
+    int fd;
+    struct neb_tls_context *context;
+    struct neb_tls *tls;
+    struct neb_relay_reader reader;
+};
+
+static void guest_flush(struct guest *g)
+{
+    struct neb_buf *out = neb__tls_out(g->tls);
+    send(g->fd, out->data, out->len, MSG_NOSIGNAL);
+    neb__buf_clear(out);
+}
+
+static size_t guest_pull(void *arg, uint8_t *to, size_t n)
+{
+    struct guest *g = arg;
+    size_t left = neb__tls_record_left(g->tls);
+    guest_flush(g);
+    ssize_t got = recv(g->fd, to, n < left ? n : left, 0);
+    return got > 0 ? (size_t)got : 0;
+}
+
+static int dial_host(void)
+{
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(neb__relay_host_port(host))};
+    struct timeval limit = {30, 0};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof sa), 0);
+    return fd;
+}
+
+static void guest_ask(struct guest *g, const struct neb_key *key, const struct neb_relay_ask *ask)
+{
+    uint8_t body[NEB_RELAY_ASK_SIZE];
+    memset(g, 0, sizeof *g);
+    g->fd = dial_host();
+    assert_ok(neb__tls_context_create(key, "guest", &g->context));
+    assert_ok(neb__tls_open(g->context, false, 1 << 20, guest_pull, g, &g->tls));
+    while (neb__tls_handshake(g->tls) == NEB_ERR_AGAIN) guest_flush(g);
+    neb__relay_ask_put(ask, body);
+    assert_ok(neb__relay_send(g->tls, NEB_RELAY_ASK, body, sizeof body));
+    guest_flush(g);
+}
+
+static neb_status guest_hear(struct guest *g, struct neb_relay_message *m)
+{
+    return neb__relay_next(g->tls, &g->reader, UINT32_MAX, m);
+}
+
+static void guest_expect(struct guest *g, enum neb_relay_type type, struct neb_relay_message *m)
+{
+    assert_ok(guest_hear(g, m));
+    assert_int_equal(m->type, type);
+}
+
+static int guest_refused(struct guest *g)
+{
+    struct neb_relay_message m;
+    struct neb_relay_refusal r;
+    guest_expect(g, NEB_RELAY_REFUSE, &m);
+    assert_ok(neb__relay_refusal_get(m.body, m.size, &r));
+    return r.code;
+}
+
+static void guest_leave(struct guest *g)
+{
+    close(g->fd);
+    neb__tls_close(g->tls);
+    neb__tls_context_free(g->context);
+}
+
+static struct neb_relay_ask asks(enum neb_relay_what what)
+{
+    return (struct neb_relay_ask){
+        NEB_RELAY_VERSION_MIN, NEB_RELAY_VERSION, (uint8_t)what, chain->genesis_hash, 0, 0, 0};
+}
+
+static void stand(struct guest *g, int member)
+{
+    struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
+    struct neb_relay_message m;
+    guest_ask(g, member_key[member], &ask);
+    guest_expect(g, NEB_RELAY_HERE, &m);
+}
+
+/* Member 0 calls member 1, which stands. Bytes of both ways arrive, in any amount, and nothing of the host's is among them. */
+static void join(struct guest *standing, struct guest *caller, struct guest *answerer)
+{
+    struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
+    struct neb_relay_message m;
+    struct neb_relay_ring ring;
+    ask.peer = 2;
+    guest_ask(caller, member_key[0], &ask);
+    guest_expect(standing, NEB_RELAY_RING, &m);
+    assert_ok(neb__relay_ring_get(m.body, m.size, &ring));
+    assert_int_equal(ring.caller, 1);
+    ask = asks(NEB_RELAY_ANSWER);
+    ask.ticket = ring.ticket;
+    guest_ask(answerer, member_key[1], &ask);
+    guest_expect(caller, NEB_RELAY_JOINED, &m);
+    guest_expect(answerer, NEB_RELAY_JOINED, &m);
+}
+
+enum { BULK = 24 << 20 };
+
+static void *send_bulk(void *arg)
+{
+    static uint8_t piece[1 << 16];
+    int fd = *(int *)arg;
+    for (size_t at = 0; at < BULK; at += sizeof piece) {
+        for (size_t i = 0; i < sizeof piece; i++) piece[i] = (uint8_t)((at + i) * 2654435761u >> 24);
+        for (size_t done = 0; done < sizeof piece;) {
+            ssize_t n = send(fd, piece + done, sizeof piece - done, MSG_NOSIGNAL);
+            if (n <= 0) return (void *)1;
+            done += (size_t)n;
+        }
+    }
+    shutdown(fd, SHUT_WR);
+    return NULL;
+}
+
+static void test_join(void **state)
+{
+    (void)state;
+    struct guest standing, caller, answerer;
+    static uint8_t got[1 << 16];
+    pthread_t sender;
+    void *failed;
+    size_t at = 0;
+    stand(&standing, 1);
+    join(&standing, &caller, &answerer);
+    assert_int_equal(send(answerer.fd, "back", 4, 0), 4);
+    assert_int_equal(recv(caller.fd, got, 4, MSG_WAITALL), 4);
+    assert_memory_equal(got, "back", 4);
+    assert_int_equal(pthread_create(&sender, NULL, send_bulk, &caller.fd), 0);
+    for (;;) {
+        ssize_t n = recv(answerer.fd, got, sizeof got, 0);
+        if (n <= 0) break;
+        for (ssize_t i = 0; i < n; i++, at++)
+            if (got[i] != (uint8_t)(at * 2654435761u >> 24)) fail_msg("byte %zu is wrong", at);
+    }
+    pthread_join(sender, &failed);
+    assert_null(failed);
+    assert_int_equal(at, BULK);
+    guest_leave(&caller);
+    guest_leave(&answerer);
+    guest_leave(&standing);
+}
+
+/* A pair whose receiver reads nothing holds neither the host nor another pair. */
+static void test_stalled_pair(void **state)
+{
+    (void)state;
+    struct guest standing, a[2], b[2];
+    static uint8_t piece[1 << 16];
+    struct timeval brief = {0, 300000};
+    size_t stuffed = 0;
+    stand(&standing, 1);
+    for (int i = 0; i < 2; i++) join(&standing, &a[i], &b[i]);
+    setsockopt(a[0].fd, SOL_SOCKET, SO_SNDTIMEO, &brief, sizeof brief);
+    for (ssize_t n; (n = send(a[0].fd, piece, sizeof piece, MSG_NOSIGNAL)) > 0;) stuffed += (size_t)n;
+    assert_in_range(stuffed, 1, 64u << 20);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(send(a[1].fd, piece, 1000, 0), 1000);
+        assert_int_equal(recv(b[1].fd, piece, 1000, MSG_WAITALL), 1000);
+    }
+    for (int i = 0; i < 2; i++) guest_leave(&a[i]), guest_leave(&b[i]);
+    guest_leave(&standing);
+}
+
+static void test_not_members(void **state)
+{
+    (void)state;
+    struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
+    struct neb_key *stranger;
+    struct guest g;
+    assert_ok(neb__key_create(&stranger));
+    guest_ask(&g, stranger, &ask);
+    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_KEY);
+    guest_leave(&g);
+    ask = asks(NEB_RELAY_CALL);
+    ask.peer = 3;
+    guest_ask(&g, member_key[0], &ask);
+    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_ABSENT);
+    guest_leave(&g);
+    ask = asks(NEB_RELAY_ANSWER);
+    ask.ticket = 12345;
+    guest_ask(&g, member_key[0], &ask);
+    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_TICKET);
+    guest_leave(&g);
+    ask.version_min = ask.version_max = 99;
+    guest_ask(&g, member_key[0], &ask);
+    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_VERSION);
+    guest_leave(&g);
+    neb__key_free(stranger);
+}
+
+/* A ticket is for the member that was rung: another one cannot take the call. */
+static void test_stolen_ticket(void **state)
+{
+    (void)state;
+    struct guest standing, caller, thief;
+    struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
+    struct neb_relay_message m;
+    struct neb_relay_ring ring;
+    stand(&standing, 1);
+    ask.peer = 2;
+    guest_ask(&caller, member_key[0], &ask);
+    guest_expect(&standing, NEB_RELAY_RING, &m);
+    assert_ok(neb__relay_ring_get(m.body, m.size, &ring));
+    ask = asks(NEB_RELAY_ANSWER);
+    ask.ticket = ring.ticket;
+    guest_ask(&thief, member_key[2], &ask);
+    assert_int_equal(guest_refused(&thief), NEB_RELAY_REFUSE_TICKET);
+    guest_leave(&thief);
+    guest_leave(&caller);
+    guest_leave(&standing);
+}
+
+/* Shows the chain in pieces after WANT. */
+static void show(struct guest *g, const uint8_t *p, size_t n)
+{
+    struct neb_relay_message m;
+    guest_expect(g, NEB_RELAY_WANT, &m);
+    for (size_t at = 0; at < n;) {
+        uint8_t body[NEB_RELAY_BODY_MAX];
+        size_t piece = n - at < NEB_RELAY_SHOW_PIECE ? n - at : NEB_RELAY_SHOW_PIECE;
+        body[0] = at + piece == n;
+        memcpy(body + 1, p + at, piece);
+        assert_ok(neb__relay_send(g->tls, NEB_RELAY_SHOW, body, piece + 1));
+        guest_flush(g);
+        at += piece;
+    }
+}
+
+static void test_shown(void **state)
+{
+    (void)state;
+    struct neb_relay_limits limits = NEB_RELAY_LIMITS;
+    struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
+    struct neb_relay_message m;
+    struct neb_buf bytes;
+    struct guest g;
+    struct neb_key *stranger;
+    open_host(&limits, false);
+    neb__buf_init(&bytes, 1 << 20);
+    assert_ok(neb__chain_encode(chain, &bytes));
+    assert_ok(neb__key_create(&stranger));
+    guest_ask(&g, stranger, &ask); /* not a member of what it shows */
+    show(&g, bytes.data, bytes.len);
+    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_RUN);
+    guest_leave(&g);
+    bytes.data[bytes.len / 2] ^= 1;
+    guest_ask(&g, member_key[0], &ask);
+    show(&g, bytes.data, bytes.len);
+    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_RUN);
+    guest_leave(&g);
+    bytes.data[bytes.len / 2] ^= 1;
+    guest_ask(&g, member_key[0], &ask);
+    show(&g, bytes.data, bytes.len);
+    guest_expect(&g, NEB_RELAY_HERE, &m);
+    guest_leave(&g);
+    close_host(NULL);
+    open_host(&limits, false); /* it has kept what it was shown */
+    stand(&g, 0);
+    guest_leave(&g);
+    close_host(NULL);
+    neb__buf_free(&bytes);
+    neb__key_free(stranger);
+}
+
+/* Only the operator's files count, and there is none. */
+static void test_not_taken(void **state)
+{
+    (void)state;
+    struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
+    struct neb_buf bytes;
+    struct guest g;
+    char path[600];
+    snprintf(path, sizeof path, "%s/", folder);
+    neb__buf_init(&bytes, 1 << 20);
+    assert_ok(neb__chain_encode(chain, &bytes));
+    guest_ask(&g, member_key[0], &ask);
+    show(&g, bytes.data, bytes.len);
+    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_RUN);
+    guest_leave(&g);
+    neb__buf_free(&bytes);
+}
+
+static int open_small(void **state)
+{
+    struct neb_relay_limits limits = NEB_RELAY_LIMITS;
+    (void)state;
+    limits.member_connections = 3;
+    limits.member_rate = 40e6;
+    open_host(&limits, true);
+    return 0;
+}
+
+static void test_quotas(void **state)
+{
+    (void)state;
+    struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
+    struct guest standing, a, b, more, refused;
+    static uint8_t piece[1 << 16];
+    struct timespec begin, end;
+    stand(&standing, 1);
+    join(&standing, &a, &b);
+    size_t got = 0;
+    pthread_t sender;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    assert_int_equal(pthread_create(&sender, NULL, send_bulk, &a.fd), 0);
+    for (ssize_t n; got < 6u << 20 && (n = recv(b.fd, piece, sizeof piece, 0)) > 0;) got += (size_t)n;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double s = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    assert_true(got >= 6u << 20);
+    if (s < 0.9) fail_msg("6 MiB passed in %.2f s: the limit is 5 MB/s after a burst of 1.25 MB", s);
+    guest_leave(&b);
+    pthread_join(sender, NULL);
+    guest_leave(&a);
+    /* member 1 stands (1 connection) and may have two more */
+    stand(&a, 1); /* its newer standing connection replaces the older */
+    guest_leave(&standing);
+    ask.peer = 2;
+    join(&a, &more, &b);
+    struct guest more2, b2;
+    join(&a, &more2, &b2);
+    ask = asks(NEB_RELAY_ANSWER);
+    guest_ask(&refused, member_key[1], &ask);
+    assert_int_equal(guest_refused(&refused), NEB_RELAY_REFUSE_QUOTA);
+    guest_leave(&refused);
+    guest_leave(&more), guest_leave(&more2), guest_leave(&b), guest_leave(&b2), guest_leave(&a);
+}
+
+/* Silent, half-greeted, and talkative strangers: each is closed, and members notice nothing. */
+static void test_strangers(void **state)
+{
+    (void)state;
+    struct guest standing, a, b;
+    int fd[200];
+    static uint8_t junk[4096];
+    stand(&standing, 1);
+    for (int i = 0; i < 200; i++) fd[i] = dial_host();
+    for (int i = 0; i < 200; i += 2) send(fd[i], junk, sizeof junk, MSG_NOSIGNAL);
+    join(&standing, &a, &b);
+    assert_int_equal(send(a.fd, junk, 100, 0), 100);
+    assert_int_equal(recv(b.fd, junk, 100, MSG_WAITALL), 100);
+    for (int i = 0; i < 200; i++) close(fd[i]);
+    guest_leave(&a), guest_leave(&b), guest_leave(&standing);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_not_taken, open_strict, close_host),
+        cmocka_unit_test_setup_teardown(test_too_many, open_strict, close_host),
+        cmocka_unit_test_setup_teardown(test_meet, open_default, close_host),
+        cmocka_unit_test_setup_teardown(test_meet_alone, open_default, close_host),
+        cmocka_unit_test_setup_teardown(test_join, open_default, close_host),
+        cmocka_unit_test_setup_teardown(test_stalled_pair, open_default, close_host),
+        cmocka_unit_test_setup_teardown(test_not_members, open_default, close_host),
+        cmocka_unit_test_setup_teardown(test_stolen_ticket, open_default, close_host),
+        cmocka_unit_test_setup_teardown(test_quotas, open_small, close_host),
+        cmocka_unit_test_setup_teardown(test_strangers, open_default, close_host),
+        cmocka_unit_test(test_shown),
+    };
+    neb_log_set_level(NEB_LOG_WARN);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
