@@ -25,11 +25,12 @@ static void test_wrong_greeting(void **state)
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_GENESIS);
     v = h, v.version_min = NEB_WIRE_VERSION + 1, v.version_max = 9; /* refused */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_VERSION);
-    assert_true(scene_logged("speaks versions 5 to 9"));
-    v = h, v.version_min = 1, v.version_max = 3; /* before the messages of rounds were signed */
+    assert_true(scene_logged("speaks versions 6 to 9"));
+    v = h, v.version_min = 1, v.version_max = 4; /* before leaders signed each record */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_VERSION);
-    assert_true(scene_logged("speaks versions 1 to 3"));
-    v = h, v.head.b[0] ^= 1; /* it claims another roster for the same epoch */
+    assert_true(scene_logged("speaks versions 1 to 4"));
+    assert_true(scene_logged("refused s2 (key ")); /* by name */
+    v = h, v.head.b[0] ^= 1;                       /* it claims another roster for the same epoch */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_FORK);
     assert_int_equal(scene_forks, 0);
     v = h, v.role = NEB_CONN_STRIPE; /* a stripe without a link */

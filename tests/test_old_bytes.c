@@ -1,4 +1,5 @@
-/* test_old_bytes.c: the ledger's bytes are those of version 0.1, and the round protocol's those of its version 4.
+/* test_old_bytes.c: the ledger's bytes are those of version 0.1, and the round protocol's those of its version 4,
+ * which version 5 has, too.
  *
  * Structs with another number in every field are encoded: the bytes must be the recorded ones
  * (tests/data/version-0.1/round.txt), so no field has moved. Decoded and encoded again they must be the same. Numbers that

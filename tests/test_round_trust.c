@@ -27,11 +27,18 @@ static struct neb_said acknowledges(struct solo *s, unsigned site, uint64_t view
     return said;
 }
 
-static struct neb_said votes(struct solo *s, unsigned site, uint64_t view, uint64_t normal)
+static struct neb_said votes_for(struct solo *s, unsigned site, uint64_t view, uint64_t normal,
+                                 uint64_t index, const struct neb_hash *hash)
 {
-    struct neb_said said = {.kind = NEB_SAID_VOTES, .view = view, .normal = normal, .hash = {{4}}};
+    struct neb_said said = {
+        .kind = NEB_SAID_VOTES, .view = view, .normal = normal, .index = index, .hash = *hash};
     sign_as(s, site, &said);
     return said;
+}
+
+static struct neb_said votes(struct solo *s, unsigned site, uint64_t view, uint64_t normal)
+{
+    return votes_for(s, site, view, normal, 0, &(struct neb_hash){{4}});
 }
 
 static void give_budget(struct solo *s, uint64_t permille)
@@ -86,16 +93,19 @@ static void statements_convict(void **state)
     assert_int_equal(s.r->guilty, 0);
     neb__guilt_look(s.r, chains, 2);
     assert_int_equal(s.r->guilty, neb__bit(1));
-    for (int byzantine = 0; byzantine < 2;
-         byzantine++) { /* a vote that was heard, then what it contradicts */
+    for (int way = 0; way < 4; way++) { /* votes that were heard, then what one of them contradicts */
+        const bool byzantine = way % 2;
         s.r->guilty = 0;
         s.r->cfg.quorum = byzantine ? NEB_QUORUM_BYZANTINE : NEB_QUORUM_MAJORITY;
         memset(s.r->heard_vote, 0, sizeof s.r->heard_vote);
-        struct neb_said low = votes(&s, 1, v + 640, v - 1), fair = votes(&s, 1, v + 640, v);
+        struct neb_said fair = votes_for(&s, 1, v + 640, v, 2, second);
+        struct neb_said displaced = votes_for(&s, 1, v + 704, v, 1, &other); /* by a certificate */
+        struct neb_said low = way < 2 ? votes(&s, 1, v + 640, v - 1) : votes_for(&s, 1, v + 640, v, 1, first);
         neb__guilt_vote(s.r, &fair);
-        assert_true(neb__guilt_compare(s.r, &honest[0]) && !s.r->guilty);
+        neb__guilt_vote(s.r, &displaced);
+        assert_true(neb__guilt_compare(s.r, &honest[1]) && !s.r->guilty);
         neb__guilt_vote(s.r, &low);
-        assert_true(neb__guilt_compare(s.r, &honest[0]));
+        assert_true(neb__guilt_compare(s.r, &honest[1]));
         assert_int_equal(s.r->guilty, byzantine ? 0 : neb__bit(1));
     }
     solo_stop(&s);

@@ -19,6 +19,9 @@
     X(sum_arrival_order, "updates are summed in the order of arrival")                                 \
     X(no_settle, "a site that was away adds its whole old delta, undiscounted and unlogged")           \
     X(reuse_sequence, "a restarted site counts its updates from the beginning")                        \
+    X(count_from_one, "a site that trusts its disk numbers its updates as its last life may have")     \
+    X(wait_for_silent, "an update is awaited from a site that says nothing, as long as it is linked")  \
+    X(void_in_silence, "a voter is not told of the newer lapse that makes its vote void")              \
     X(roster_any_time, "a roster change does not wait for the records before it")                      \
     X(trust_any_cell, "a fetched cell is installed without a quorum's state root")                     \
     X(ask_cells_again, "cells that are on their way are asked for again and again")                    \
@@ -44,6 +47,7 @@
 
 /* Those that only a liar can use. */
 #define NEB_LIAR_MUTANT_LIST(X)                                                \
+    X(trust_records, "a record counts without its leader's signature")         \
     X(trust_acks, "an acknowledgement's signature is not checked")             \
     X(trust_votes, "a vote's signature is not checked")                        \
     X(trust_leaders, "a leader need not show its votes")                       \
@@ -52,7 +56,10 @@
     X(count_void, "acknowledgements of an older lapse count in a certificate") \
     X(sign_anything, "a voter does not check what it signs")                   \
     X(keep_idle, "a leader that commits nothing stays")                        \
-    X(convict_nobody, "statements that contradict each other convict nobody")
+    X(judge_briefly, "a leader that commits nothing is forgiven soon")         \
+    X(convict_nobody, "statements that contradict each other convict nobody")  \
+    X(forget_early, "a candidate gives up its log before it can lead")         \
+    X(go_in_silence, "a site leaves the end of the run on the leader's word alone")
 
 enum neb_mutant {
     NEB_MUTANT_none,

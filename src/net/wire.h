@@ -1,6 +1,6 @@
 /* wire.h: the frames that cross a connection, and the reader that parses them.
  *
- * docs/links.md has the layout of version 4. Version 4 differs from 3 in the messages of the rounds alone: they are signed. Everything is little-endian. A frame is a header of 8
+ * docs/links.md has the layout of version 5, which differs from 3 and 4 in the messages of the rounds alone. Everything is little-endian. A frame is a header of 8
  * bytes (u32 length of the body, u8 type, 3 bytes zero) and its body. Lengths are checked against the type's
  * maximum before anything is allocated. */
 #ifndef NEB_NET_WIRE_H
@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "net/net.h"
 
-enum { NEB_WIRE_VERSION_MIN = 4, NEB_WIRE_VERSION = 4 };
+enum { NEB_WIRE_VERSION_MIN = 5, NEB_WIRE_VERSION = 5 };
 
 enum neb_frame_type {
     NEB_FRAME_HELLO = 1,   /* the first frame of either side */

@@ -16,24 +16,14 @@ enum {
     FORGED = 4       /* signatures of a frame that may be wrong before the others are not looked at */
 };
 
-static bool byzantine(const struct neb_round *r)
-{
-    return r->cfg.quorum == NEB_QUORUM_BYZANTINE;
-}
-
 uint8_t neb__cert_kind(const struct neb_round *r)
 {
-    return byzantine(r) ? NEB_SAID_PREPARED : NEB_SAID_HOLDS;
+    return neb__core_byzantine(r) ? NEB_SAID_PREPARED : NEB_SAID_HOLDS;
 }
 
 bool neb__core_quorum(const struct neb_round *r, uint64_t sites)
 {
     return neb__quorum_has(&r->roster, r->cfg.quorum, sites);
-}
-
-static bool is_change(const struct neb_record *rec)
-{
-    return rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED;
 }
 
 /* ---- this site's own statements ------------------------------------------------------------------------ */
@@ -93,6 +83,17 @@ static uint64_t own_reach(const struct neb_round *r, uint8_t kind)
     const struct neb_certificate *c = &r->prepared_durable;
     if (!c->n || c->view != r->view || c->index > mine.head) return UINT64_MAX;
     return neb__hash_equal(neb__log_hash(r, c->index), &c->hash) ? c->index : UINT64_MAX;
+}
+
+uint64_t neb__acks_reach(const struct neb_round *r)
+{
+    uint64_t reach = own_reach(r, NEB_SAID_HOLDS);
+    return reach == UINT64_MAX ? 0 : reach;
+}
+
+bool neb__acks_own(struct neb_round *r, uint64_t index, struct neb_said *out)
+{
+    return index <= neb__acks_reach(r) && say_ack(r, NEB_SAID_HOLDS, index, out);
 }
 
 void neb__acks_report(struct neb_round *r, struct neb_round_frame *f)
@@ -218,7 +219,7 @@ bool neb__acks_prepared(struct neb_round *r, uint64_t index, struct neb_certific
 void neb__acks_prepare(struct neb_round *r)
 {
     struct neb_certificate c;
-    if (!byzantine(r)) return;
+    if (!neb__core_byzantine(r)) return;
     uint64_t low = r->prepared.view == r->view ? r->prepared.index : r->start_index ? r->start_index - 1 : 0;
     for (uint64_t i = r->head; i > low; i--)
         if (assemble(r, NEB_SAID_HOLDS, i, &c)) {
@@ -236,7 +237,8 @@ static bool worth_storing(const struct neb_round *r, const struct neb_certificat
     if (c->index >= last + KEEP_EVERY) return true;
     for (uint64_t i = last; i < c->index; i++) {
         const struct neb_record *rec = r->log[i].record;
-        if (is_change(rec) || rec->type == NEB_RECORD_END || rec->type == NEB_RECORD_FINAL) return true;
+        if (neb__record_is_change(rec) || rec->type == NEB_RECORD_END || rec->type == NEB_RECORD_FINAL)
+            return true;
     }
     return false;
 }
@@ -306,7 +308,7 @@ bool neb__roster_of(const struct neb_round *r, uint32_t epoch, struct neb_member
     if (r->roster.epoch == epoch) return true;
     for (uint64_t i = r->commit; i > 0; i--) {
         const struct neb_record *rec = r->log[i - 1].record;
-        if (!is_change(rec) || rec->roster.epoch != epoch) continue;
+        if (!neb__record_is_change(rec) || rec->roster.epoch != epoch) continue;
         *out = rec->roster;
         return true;
     }
@@ -393,8 +395,8 @@ void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *
         neb__certificate_said(c, i, &s);
         (void)neb__guilt_compare(r, &s);
     }
-    neb__guilt_show(r,
-                    &r->newest); /* others may have the vote, or the acknowledgement, that shows who lied */
+    /* others may have the vote, the acknowledgement or the autograph that shows who lied */
+    neb__guilt_show(r, &r->newest);
     neb__guilt_show(r, c);
     neb__core_halt_by(
         r,
@@ -446,7 +448,8 @@ bool neb__cert_take(struct neb_round *r, const struct neb_certificate *c)
 /* A certificate of the first phase for the log here: this site may say that it has it once it is on disk. */
 void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c)
 {
-    if (!byzantine(r) || !c->n || c->index > r->head || c->view > r->view || !neb__view_joined(r)) return;
+    if (!neb__core_byzantine(r) || !c->n || c->index > r->head || c->view > r->view || !neb__view_joined(r))
+        return;
     if (r->prepared.n &&
         (c->view < r->prepared.view || (c->view == r->prepared.view && c->index <= r->prepared.index)))
         return;
@@ -466,7 +469,7 @@ void neb__prepared_forget(struct neb_round *r)
  * this site stands by what the view begins with, `c`. Otherwise it would vote for a record that nobody has any more. */
 void neb__prepared_replace(struct neb_round *r, const struct neb_certificate *c)
 {
-    if (!byzantine(r) || !r->prepared.n || in_log(r, &r->prepared)) return;
+    if (!neb__core_byzantine(r) || !r->prepared.n || in_log(r, &r->prepared)) return;
     if (c->n && in_log(r, c) && neb__prepared_valid(r, c))
         r->prepared = *c;
     else

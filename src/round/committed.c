@@ -17,6 +17,19 @@ enum {
     CELLS_OPEN = 2,   /* cells asked of one peer at a time */
 };
 
+/* The peer has not said anything since it was asked for something: it may have left, or be cut off, without this site being told.
+ * Others are asked first. */
+static bool silent(const struct neb_round *r, unsigned site)
+{
+    const struct neb_core_peer *p = &r->peer[site];
+    return p->owed && r->now - p->owed >= 2 * r->cfg.fetch_ms;
+}
+
+static void asks(struct neb_round *r, unsigned site)
+{
+    if (!r->peer[site].owed) r->peer[site].owed = r->now;
+}
+
 /* ---- updates ------------------------------------------------------------------------------------------- */
 
 static bool no_cell(struct neb_round *r, const struct neb_event *ev);
@@ -56,6 +69,7 @@ static void answered(struct neb_round *r, const struct neb_event *ev)
 
 void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
 {
+    if (ev->type != NEB_EV_UPDATE && ev->site < NEB_SITES_MAX) r->peer[ev->site].owed = 0;
     if (ev->type == NEB_EV_NO_UPDATE && no_cell(r, ev)) return;
     if (ev->type == NEB_EV_NO_UPDATE || ev->type == NEB_EV_COMING) {
         answered(r, ev);
@@ -77,14 +91,14 @@ void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
     }
 }
 
-/* The next peer to ask: first the sites that are said to have it, then all that did not say no. */
+/* The next peer to ask: first the sites that are said to have it, then all that did not say no; those that are silent last. */
 static unsigned next_holder(const struct neb_round *r, const struct neb_core_update *p, unsigned after)
 {
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = 0; pass < 4; pass++)
         for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
             unsigned s = (after + i) % NEB_SITES_MAX;
-            if (!neb__core_gives(r, s)) continue;
-            if (pass ? !(p->lack & neb__bit(s)) : (p->have & ~p->lack & neb__bit(s)) != 0) return s;
+            if (!neb__core_gives(r, s) || silent(r, s) != (pass >= 2)) continue;
+            if (pass % 2 ? !(p->lack & neb__bit(s)) : (p->have & ~p->lack & neb__bit(s)) != 0) return s;
         }
     return NEB_NO_SITE;
 }
@@ -124,9 +138,9 @@ static void stop_fetching(struct neb_round *r, struct neb_core_cell *cell)
 static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES_MAX])
 {
     struct neb_core_cell *cell = &r->cell[c];
-    for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
+    for (unsigned i = 1; i <= 2 * NEB_SITES_MAX; i++) { /* those that are silent in a second turn */
         unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
-        if (!neb__core_gives(r, s)) continue;
+        if (!neb__core_gives(r, s) || silent(r, s) != (i > NEB_SITES_MAX)) continue;
         bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
         if (busy && !NEB_MUTANT(ask_cells_again)) continue;
         if (!cell->asked) cell->asked_at = r->now;
@@ -137,6 +151,7 @@ static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES
         cell->cell_index = 0;
         cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
         cell->fetch_tries++;
+        asks(r, s);
         open[s]++;
         struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH_CELL);
         a->site = (uint16_t)s;
@@ -201,11 +216,13 @@ void neb__core_fetch_tick(struct neb_round *r)
         unsigned s = next_holder(r, p, p->fetch_from == NEB_NO_SITE ? r->self : p->fetch_from);
         p->fetch_at = r->now + r->cfg.fetch_ms;
         if (s == NEB_NO_SITE) {
+            p->vain = !NEB_MUTANT(wait_for_silent);
             p->lack = 0;
             p->fetch_from = NEB_NO_SITE;
             continue;
         }
         p->fetch_from = (uint16_t)s;
+        asks(r, s);
         struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH);
         a->site = (uint16_t)s;
         a->hash = p->hash;
@@ -222,7 +239,8 @@ static void install_if_trusted(struct neb_round *r, uint32_t c)
         cell->cell_index > r->commit || cell->cell_index > r->disk_head)
         return;
     bool wrong, trusted = neb__root_trusted(r, cell->cell_index, &cell->cell_root, &wrong);
-    if (wrong && !NEB_MUTANT(trust_any_cell)) cell->cell_index = 0, cell->fetch_at = r->now;
+    if (wrong && !NEB_MUTANT(trust_any_cell))
+        cell->cell_index = 0, cell->fetch_at = r->now + r->cfg.fetch_ms / 4; /* it may be asked again */
     if (!trusted && !NEB_MUTANT(trust_any_cell)) return;
     struct neb_action *a = neb__core_act(r, NEB_ACT_INSTALL);
     a->cell = c;
@@ -237,6 +255,7 @@ void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
     if (ev->cell >= r->cfg.cells) return;
     struct neb_core_cell *cell = &r->cell[ev->cell];
     bool answer = ev->site == cell->fetch_from && (cell->asked & neb__bit(ev->site));
+    if (ev->site < NEB_SITES_MAX) r->peer[ev->site].owed = 0;
     int64_t took = answer ? r->now - cell->last_at : 0;
     r->cell_ms = took > r->cell_ms * 7 / 8 ? took : r->cell_ms * 7 / 8;
     if (ev->site < NEB_SITES_MAX) cell->asked &= ~neb__bit(ev->site);
@@ -269,7 +288,7 @@ bool neb__core_caught_up(const struct neb_round *r)
 
 /* ---- applying ------------------------------------------------------------------------------------------ */
 
-static void look_for(struct neb_round *r, struct neb_core_update *p)
+void neb__core_look_for(struct neb_round *r, struct neb_core_update *p)
 {
     if (p->needed || p->held) return;
     p->needed = true;
@@ -291,14 +310,14 @@ static bool cheaper_whole(struct neb_round *r, uint32_t c)
             struct neb_core_update *p = neb__core_update(r, &rec->update[k].hash, true);
             if (!p || p->held || rec->update[k].reject) continue;
             p->used = true, p->index = rec->index;
-            look_for(r, p);
+            neb__core_look_for(r, p);
             if (p->looked) sum += rec->update[k].length / (rec->c1 - rec->c0);
         }
     }
     return sum > r->cfg.cell_bytes;
 }
 
-/* No peer that could give it has it. */
+/* Every peer that could give it says that it does not have it. One that says nothing may have left. */
 static bool unobtainable(const struct neb_round *r, const struct neb_core_update *p)
 {
     uint64_t up = 0;
@@ -318,8 +337,8 @@ static bool have_updates(struct neb_round *r, const struct neb_record *rec, bool
         p->index = rec->index;
         if (p->held) continue;
         all = false;
-        look_for(r, p);
-        if (unobtainable(r, p)) *hopeless = true;
+        neb__core_look_for(r, p);
+        if (unobtainable(r, p) || p->vain) *hopeless = true;
     }
     return all;
 }
@@ -360,7 +379,7 @@ static bool walk_round(struct neb_round *r, const struct neb_record *rec)
             if (r->cell[c].v_app == rec->v) start_fetching(r, &r->cell[c]);
         for (uint32_t i = 0; i < rec->updates; i++) {
             struct neb_core_update *p = neb__core_update(r, &rec->update[i].hash, false);
-            if (p) p->lack = 0, p->fetch_from = NEB_NO_SITE;
+            if (p) p->lack = 0, p->fetch_from = NEB_NO_SITE, p->vain = false;
         }
         theta = false;
     }

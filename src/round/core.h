@@ -1,11 +1,16 @@
 /* core.h: the state of the round core, shared by its files and by nobody else.
  *
  *     round.c       create, events, actions, timers
- *     log.c         the log: append, check, commit, write
+ *     log.c         the log: append, check, commit
+ *     log_disk.c    the log on disk, and promises
+ *     log_take.c    records from peers
  *     log_ask.c     records that are asked for and given
- *     view.c        greeting, elections, taking over a log
+ *     greeting.c    greetings after a start
+ *     view.c        elections, following a leader
+ *     votes.c       votes that count
  *     idle.c        leaders that commit nothing
  *     certify.c     acknowledgements and certificates
+ *     autograph.c   leaders sign the logs of their views
  *     guilt.c       statements that convict their author (by the rules of proof.c)
  *     lead.c        the leader: acknowledgements, closing rounds, roster
  *     state_root.c  state roots and who signed them
@@ -27,8 +32,9 @@ enum {
     ORDERS = 8 /* waiting at the leader */,
     ACKS = 24 /* of one kind that are kept of a site: more than can be under way */,
     SAID_KEPT = 64 /* own statements that need not be signed again */,
-    VOTES_KEPT = 32,
-    NOTES = 24 /* texts that were said lately: as many as there are */
+    VOTES_KEPT = 32, /* bits of a number */
+    AUTOGRAPHS = 32, /* views whose leader's signature is kept: bits of a number */
+    NOTES = 24       /* texts that were said lately: as many as there are */
 };
 
 #define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above this site's own is ignored */
@@ -69,6 +75,7 @@ struct neb_core_update {
     struct neb_update_header header; /* when held */
     bool held, needed, used;         /* used: named by a committed record */
     bool looked;                     /* this site's disk was searched: it is not there */
+    bool vain;                       /* all peers were asked, and the last of them did not answer */
     bool unwanted;  /* its author has signed too many: it is fetched only if a record names it */
     int64_t errand; /* when a neighbour first asked for it that can get it from nobody else; 0: none did */
     uint8_t reject;
@@ -84,8 +91,10 @@ struct neb_core_update {
 };
 
 struct neb_core_peer {
-    bool up, far;   /* far: it is reached through members */
-    int64_t heard;  /* when its last frame came */
+    bool up, far;  /* far: it is reached through members */
+    int64_t heard; /* when its last frame came */
+    int64_t
+        owed; /* when it was first asked for an update or a cell since it last said anything; 0: it owes none */
     int64_t chain;  /* when the newer roster was last sent */
     int64_t shown;  /* when the order behind this site's roster was */
     uint64_t acked; /* it holds the log up to this index durably in the present view */
@@ -191,6 +200,12 @@ struct neb_round {
     struct neb_said
         heard_vote[VOTES_KEPT]; /* votes of late: one may contradict what its author acknowledged */
     unsigned heard_votes;
+    uint32_t vote_unsaved, vote_writing;
+    struct neb_said autograph[AUTOGRAPHS],
+        start_said;      /* leaders' signatures of their logs; start_said: of the
+                                                          log with which the present view began */
+    unsigned autographs; /* ever kept */
+    uint32_t autograph_unsaved, autograph_writing;
     struct neb_said said[SAID_KEPT]; /* own ones */
     unsigned said_next;
     uint64_t guilty;               /* sites that their own statements convict */
@@ -215,10 +230,10 @@ struct neb_round {
     uint64_t log_first; /* some site was asked for the committed records from here on … */
     int64_t log_until;  /* … and nobody else is before this */
 
-    /* a leader that commits nothing: how long this one could have, the longest time that a commit took, which one it is, and
-     * until when it gets no vote */
-    int64_t busy_ms, idle_at, commit_gap, shun_until;
-    uint64_t idle_commit, idle_view; /* idle_view: in which it was judged */
+    /* a leader that commits nothing: how long this one could have, the longest time that a commit took, until when it stays
+     * judged, which one it is */
+    int64_t busy_ms, idle_at, commit_gap, idle_until;
+    uint64_t idle_commit;
     uint16_t idle_leader;
     bool idle;
 
@@ -248,6 +263,7 @@ struct neb_round {
     /* leading */
     struct neb_said start; /* the signed beginning of this view; kind 0: none */
     bool established;      /* a quorum holds the log with which this view began */
+    uint64_t told;         /* the others were sent the log up to here: it is on this disk */
     int64_t contact, next_ping, end_since;
     int64_t *close_at;              /* per fragment: when its first update was complete; 0: none */
     struct neb_order order[ORDERS]; /* op 0: none */
@@ -278,6 +294,7 @@ struct neb_round {
     bool *capturing;   /* per fragment */
     bool whole;        /* theta and m of every cell stand at the cursor */
     bool roots_wanted; /* the leader says that somebody catches up */
+    uint64_t first_k;  /* the first number of this life; 0: not known yet */
     bool report_due;
     uint64_t root_at;                /* cur_root is the root of this record; 0: none yet */
     bool forced, leaving, done;      /* forced: an operator's roster is in effect and not in the log yet */
@@ -294,6 +311,11 @@ struct neb_round {
     uint8_t *act_bytes; /* of the action handed out last */
     neb_status failed;
 };
+
+static inline bool neb__core_byzantine(const struct neb_round *r)
+{
+    return r->cfg.quorum == NEB_QUORUM_BYZANTINE;
+}
 
 /* round.c */
 struct neb_action *neb__core_act(struct neb_round *r,
@@ -314,10 +336,23 @@ const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index);
 bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n);
 void neb__log_cut(struct neb_round *r, uint64_t head);
 bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec);
+bool neb__log_comes_next(struct neb_round *r,
+                         const struct neb_record *rec); /* a committed record, behind the last one */
+/* As far as its updates are here. */
+bool neb__log_names_as_signed(const struct neb_round *r, const struct neb_record *rec,
+                              const struct neb_named *p);
 void neb__log_commit_to(struct neb_round *r, uint64_t index);
+struct neb_members neb__log_roster(const struct neb_round *r);              /* by the committed records */
+bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
+
+/* log_disk.c */
 void neb__log_write(struct neb_round *r);
 void neb__log_written(struct neb_round *r, uint64_t id, neb_status s);
 neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot);
+bool neb__log_acked(const struct neb_round *r,
+                    struct neb_core_promise *out); /* false: a write is under way */
+
+/* log_take.c */
 void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 /* beyond: also the records behind `index`. */
 bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
@@ -325,10 +360,6 @@ bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint
 /* The leader's log of the present view, for a site whose log of that view is another's. True: now it is the leader's. */
 bool neb__log_reconcile(struct neb_round *r, const struct neb_round_frame *f);
 bool neb__log_take_ordered(struct neb_round *r, const struct neb_round_frame *f, const struct neb_order *o);
-bool neb__log_acked(const struct neb_round *r,
-                    struct neb_core_promise *out);                          /* false: a write is under way */
-struct neb_members neb__log_roster(const struct neb_round *r);              /* by the committed records */
-bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
 
 /* log_ask.c */
 /* Asks a site for its records. must: this site has to be asked, whoever else was. */
@@ -339,7 +370,6 @@ void neb__log_give(struct neb_round *r, unsigned to, uint64_t first, uint64_t la
 
 /* view.c */
 bool neb__view_joined(const struct neb_round *r); /* this log is that of the present view's leader */
-void neb__view_greet(struct neb_round *r);
 void neb__view_tick(struct neb_round *r);
 void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
@@ -349,11 +379,26 @@ void neb__view_follow(struct neb_round *r, uint64_t view);
 void neb__view_campaign(struct neb_round *r);
 void neb__core_report(struct neb_round *r, unsigned to);
 
+/* greeting.c */
+void neb__view_greet(struct neb_round *r);
+void neb__view_greet_asked(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+void neb__view_greet_answered(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+void neb__view_greet_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+void neb__view_greet_tick(struct neb_round *r);
+void neb__view_greet_durable(struct neb_round *r);
+void neb__view_greet_not_backed(struct neb_round *r, unsigned site);
+void neb__view_greet_remember(struct neb_core_peer *p, const struct neb_round_frame *f);
+
+/* votes.c */
+void neb__votes_count(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+void neb__votes_choose(struct neb_round *r); /* the best */
+bool neb__votes_for_leader(struct neb_round *r, unsigned from,
+                           const struct neb_round_frame *ping); /* they made it so */
+
 /* idle.c */
 void neb__idle_tick(struct neb_round *r);
 int64_t neb__idle_patience(const struct neb_round *r); /* longer than a record usually takes */
 bool neb__idle_leader(const struct neb_round *r, unsigned site);
-bool neb__idle_shuns(const struct neb_round *r, unsigned site);
 
 /* certify.c */
 uint8_t neb__cert_kind(const struct neb_round *r); /* of the statements that commit */
@@ -361,6 +406,8 @@ bool neb__core_quorum(const struct neb_round *r, uint64_t sites);
 bool neb__cert_say(struct neb_round *r, struct neb_said *s); /* false: this site has no key */
 void neb__acks_report(struct neb_round *r, struct neb_round_frame *f);
 void neb__acks_heard(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+uint64_t neb__acks_reach(const struct neb_round *r); /* the last record that this site holds in the view */
+bool neb__acks_own(struct neb_round *r, uint64_t index, struct neb_said *out);
 uint64_t neb__acks_of(struct neb_round *r, uint8_t kind, uint64_t index);
 bool neb__acks_certificate(struct neb_round *r, uint64_t index, struct neb_certificate *out);
 bool neb__acks_prepared(struct neb_round *r, uint64_t index, struct neb_certificate *out);
@@ -388,6 +435,16 @@ bool neb__lapse_take(struct neb_round *r, unsigned site, uint32_t lapse,
                      const uint8_t signature[NEB_SEAL_SIZE]);
 void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 
+/* autograph.c */
+bool neb__autograph_needed(const struct neb_round *r);
+const struct neb_said *neb__autograph_of(const struct neb_round *r, const struct neb_round_frame *f,
+                                         uint64_t last, const struct neb_hash *hash);
+void neb__autograph_keep(struct neb_round *r, const struct neb_said *s);
+void neb__autograph_vote(const struct neb_round *r, uint64_t normal, struct neb_round_frame *vote);
+void neb__autograph_heard(struct neb_round *r, const struct neb_said *s);
+void neb__autograph_show(const struct neb_round *r, struct neb_round_frame *f);
+void neb__autograph_shown(struct neb_round *r, const struct neb_round_frame *f);
+
 /* guilt.c: of statements that came together, of one that came, of two certificates */
 void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n);
 bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s); /* false: it is not signed */
@@ -396,6 +453,7 @@ void neb__guilt_vote(struct neb_round *r,
 /* Shows a site that greets what it has said and does not know any more; is shown it. */
 void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_frame *hello);
 void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own);
+void neb__guilt_vote_shown(struct neb_round *r, const struct neb_said *vote);
 bool neb__guilt_may_look(struct neb_round *r, unsigned from);
 /* Shows everybody a certificate that another one contradicts; is shown one. */
 void neb__guilt_show(struct neb_round *r, const struct neb_certificate *c);
@@ -458,6 +516,7 @@ struct neb_core_update *neb__core_update_heard(struct neb_round *r, unsigned fro
                                                uint64_t *refused);
 void neb__core_refused(struct neb_round *r, unsigned site, uint64_t names); /* tells the driver; 0: nothing */
 void neb__core_updates_prune(struct neb_round *r);
+void neb__core_look_for(struct neb_round *r, struct neb_core_update *p); /* here first, then at others */
 void neb__core_apply_progress(struct neb_round *r);
 void neb__core_applied(struct neb_round *r, const struct neb_event *ev);
 void neb__core_capture_due(struct neb_round *r);

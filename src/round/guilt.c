@@ -71,7 +71,10 @@ bool neb__guilt_may_look(struct neb_round *r, unsigned from)
     return p->proofs++ < PROOFS;
 }
 
-/* The statements of a site that are kept: its acknowledgements, those in the newest certificate, votes of late. kind 0: none. */
+enum { KEPT = 2 * ACKS + VOTES_KEPT + AUTOGRAPHS + NEB_ROUND_VOTERS_MAX };
+
+/* The statements of a site that are kept: its acknowledgements, votes of late, autographs, those in the newest certificate.
+ * kind 0: none. */
 static struct neb_said kept(const struct neb_round *r, unsigned site, int i)
 {
     struct neb_said s = {.kind = 0};
@@ -79,7 +82,10 @@ static struct neb_said kept(const struct neb_round *r, unsigned site, int i)
     if (i < 2 * ACKS) return acks ? acks[i] : s;
     i -= 2 * ACKS;
     if (i < VOTES_KEPT) return r->heard_vote[i];
-    if (i - VOTES_KEPT < r->newest.n) neb__certificate_said(&r->newest, i - VOTES_KEPT, &s);
+    i -= VOTES_KEPT;
+    if (i < AUTOGRAPHS) return r->autograph[i];
+    i -= AUTOGRAPHS;
+    if (i < r->newest.n) neb__certificate_said(&r->newest, i, &s);
     return s;
 }
 
@@ -88,7 +94,7 @@ bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
 {
     const struct neb_court c = court(r);
     bool checked = false;
-    for (int i = 0; i < 2 * ACKS + VOTES_KEPT + NEB_ROUND_VOTERS_MAX; i++) {
+    for (int i = 0; i < KEPT; i++) {
         if (r->guilty & neb__bit(s->site)) return true;
         struct neb_said other = kept(r, s->site, i);
         if (!other.kind || other.site != s->site ||
@@ -133,7 +139,7 @@ void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_
     const struct greeting g = {hello->lapse, hello->start, hello->view, hello->normal, hello->head};
     struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .saids = 1};
     if (NEB_MUTANT(vote_after_rollback)) return;
-    for (int i = 0; i < 2 * ACKS + VOTES_KEPT + NEB_ROUND_VOTERS_MAX; i++) {
+    for (int i = 0; i < KEPT; i++) {
         struct neb_said s = kept(r, to, i);
         if (s.kind && s.site == to && shows_more(&s, &g) && newer(&s, &f.said[0])) f.said[0] = s;
     }
@@ -152,9 +158,29 @@ void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote)
 {
     for (int i = 0; i < VOTES_KEPT; i++) {
         const struct neb_said *v = &r->heard_vote[i];
-        if (v->kind && v->site == vote->site && v->view == vote->view && v->normal == vote->normal) return;
+        if (v->kind == vote->kind && v->site == vote->site && v->view == vote->view &&
+            v->normal == vote->normal && (v->kind != NEB_SAID_HOLDS || v->index == vote->index) &&
+            neb__hash_equal(&v->hash, &vote->hash))
+            return;
     }
-    r->heard_vote[r->heard_votes++ % VOTES_KEPT] = *vote;
+    unsigned at = r->heard_votes++ % VOTES_KEPT;
+    r->heard_vote[at] = *vote;
+    if (r->booted) r->vote_unsaved |= (uint32_t)1 << at; /* it goes to the disk with the next batch */
+}
+
+/* Somebody shows a vote: has its author acknowledged more, in a certificate here? */
+void neb__guilt_vote_shown(struct neb_round *r, const struct neb_said *vote)
+{
+    (void)neb__guilt_compare(r, vote);
+    for (size_t i = 0; i <= r->kepts; i++) {
+        const struct neb_certificate *c = i < r->kepts ? &r->kept[i] : &r->newest;
+        for (int k = 0; k < c->n; k++) {
+            struct neb_said ack;
+            if (c->by[k].site != vote->site || (r->guilty & neb__bit(vote->site))) continue;
+            neb__certificate_said(c, k, &ack);
+            look_at_two(r, &ack, vote);
+        }
+    }
 }
 
 /* Two valid certificates contradict each other: those who signed both, in one view, are guilty. */
@@ -174,6 +200,7 @@ void neb__guilt_certificates(struct neb_round *r, const struct neb_certificate *
 void neb__guilt_show(struct neb_round *r, const struct neb_certificate *c)
 {
     struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .prepared = *c};
+    neb__autograph_show(r, &f);
     for (unsigned i = 0; c->n && i < NEB_SITES_MAX; i++)
         if (i != r->self && (r->roster.members & neb__bit(i))) neb__core_send(r, i, &f);
 }

@@ -4,12 +4,19 @@
  * ever: everybody hears it. So each voter watches whether the log gets on while there is something to commit: a record that
  * waits for its quorum, an update that a record could name, the last record of a run that ends, or the leader's own log,
  * which it does not show. If nothing is committed for long, the voter no longer counts as hearing a leader. It asks the
- * others, and answers them when they ask. For a while it does not vote for that site again.
+ * others, and answers them when they ask, and does not vote for that site again.
+ *
+ * Voters judge on their own, at different times, and a quorum of them must have judged at one time. So a judgement outlives the
+ * leader's next election, which a liar could win as often as it likes, and lasts six times as long as it took. Voters that
+ * judge anew again and again are without a judgement for a seventh of the time each: seven voters at most, so there is a moment at
+ * which all of those that a quorum needs have judged. It ends early when something is committed or another site leads.
  *
  * How long is long depends on the run: a round over thin lines may take minutes. The limit is at least twice the longest time
  * between two commits of late, and at most three times the one that a run begins with. A wrong judgement costs an election. */
 #include "round/core.h"
 #include "base/mutant.h"
+
+enum { JUDGED = 6 /* times as long as a judgement takes, it lasts */ };
 
 static bool could_be_named(const struct neb_round *r, const struct neb_core_update *p)
 {
@@ -67,15 +74,15 @@ static void ask_others(struct neb_round *r)
 }
 
 /* Time counts while the leader is heard. A leader that falls silent for a moment, or has itself elected once more, gains nothing:
- * only a commit, another leader, or nothing to commit begins the count anew; so does the view after a judgement. */
+ * only a commit, another leader, or nothing to commit begins the count anew; so does the end of a judgement. */
 static void count_time(struct neb_round *r)
 {
     int64_t passed = r->now - r->idle_at;
     if (passed > r->cfg.elect_ms) passed = r->cfg.elect_ms; /* this process slept */
     r->idle_at = r->now;
-    bool there = heard(r), judged = r->idle && r->view != r->idle_view;
+    bool there = heard(r), over = r->idle && r->now >= r->idle_until;
     bool other = r->state == NEB_ROUND_LEAD || (there && r->leader != r->idle_leader);
-    if (other || judged || (there && !work_waits(r)))
+    if (other || over || (there && !work_waits(r)))
         r->busy_ms = 0, r->idle = false;
     else if (there)
         r->busy_ms += passed;
@@ -97,18 +104,12 @@ void neb__idle_tick(struct neb_round *r)
     neb__core_note(
         r, "the leading site commits nothing although there are updates; looking for another one to lead");
     r->idle = true;
-    r->idle_view = r->view;
-    r->shun_until = r->now + 4 * r->cfg.elect_ms;
+    r->idle_until =
+        r->now + (NEB_MUTANT(judge_briefly) ? 4 * r->cfg.elect_ms : JUDGED * neb__idle_patience(r));
     r->elect_at = r->now;
 }
 
 bool neb__idle_leader(const struct neb_round *r, unsigned site)
 {
     return r->idle && site == r->idle_leader;
-}
-
-/* While others have the chance to be elected. */
-bool neb__idle_shuns(const struct neb_round *r, unsigned site)
-{
-    return site == r->idle_leader && (r->idle || r->now < r->shun_until);
 }

@@ -68,7 +68,7 @@ void neb__lead_start(struct neb_round *r)
     r->ask_phase = 0;
     if (r->forced) cut_unusable(r);
     neb__prepared_replace(r, &r->best_prepared);
-    r->start_index = r->head;
+    r->start_index = r->told = r->head;
     r->start_hash = *neb__log_hash(r, r->head);
     r->established = false;
     r->leader_commit = r->commit;
@@ -155,7 +155,7 @@ void neb__lead_ping(struct neb_round *r)
     if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
     struct neb_round_frame f = {.type = NEB_ROUND_FRAME_PING,
                                 .normal = r->normal,
-                                .head = r->head,
+                                .head = r->told,
                                 .start = r->start_index,
                                 .hash = r->start_hash,
                                 .applied = r->floor,
@@ -227,7 +227,6 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round
 {
     struct neb_core_peer *p = &r->peer[from];
     if (r->state != NEB_ROUND_LEAD || f->view != r->view) return;
-    neb__lapses_learn(r, from, f);
     p->heard = r->now;
     p->commit = f->commit;
     p->gone = false;
@@ -271,9 +270,17 @@ void neb__lead_propose(struct neb_round *r, struct neb_record *rec)
               neb__log_append(r, b.data, b.len);
     neb__free(rec);
     neb__buf_free(&b);
-    if (!ok) return;
+    (void)ok; /* the others are told of it when it is on disk */
+}
+
+/* Sends the others what is on disk since the last time, with this leader's signature. */
+static void tell(struct neb_round *r)
+{
+    uint64_t reach = neb__acks_reach(r), first = r->told + 1;
+    if (reach < first) return;
+    r->told = reach;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (i != r->self && (r->roster.members & neb__bit(i))) neb__log_send(r, i, r->head, r->head);
+        if (i != r->self && (r->roster.members & neb__bit(i))) neb__log_send(r, i, first, reach);
 }
 
 /* The index that must be acknowledged before `index` commits. Records before a forced roster commit
@@ -347,7 +354,7 @@ uint8_t neb__lead_judged(const struct neb_round *r, const struct neb_core_update
 static void judge_lengths(const struct neb_round *r, struct neb_core_update *const by_site[NEB_SITES_MAX],
                           struct neb_record *rec)
 {
-    double norm[NEB_SITES_MAX];
+    double norm[NEB_SITES_MAX] = {0};
     uint32_t at[NEB_SITES_MAX], n = 0;
     bool out[NEB_SITES_MAX];
     for (uint32_t i = 0; i < rec->updates; i++) {
@@ -542,6 +549,7 @@ static bool try_end(struct neb_round *r)
 void neb__lead_progress(struct neb_round *r)
 {
     if (r->state != NEB_ROUND_LEAD) return;
+    tell(r);
     count_acks(r);
     if (!(r->roster.voters & neb__bit(r->self))) { /* the last commit removed this leader */
         neb__lead_ping(r);

@@ -64,6 +64,15 @@ static uint64_t chunk_end(const struct neb_round *r, uint64_t first, uint64_t la
     return i - 1;
 }
 
+/* A leader gives what it has on disk, with its signature of the last record. The log with which its view began has one already. */
+static uint64_t signed_end(struct neb_round *r, uint64_t end, struct neb_round_frame *f)
+{
+    uint64_t reach = neb__acks_reach(r), low = r->commit > r->start_index ? r->commit : r->start_index;
+    if (end > reach) end = reach > low ? reach : (end < low ? end : low);
+    if (end && end > r->start_index && neb__acks_own(r, end, &f->said[0])) f->saids = 1;
+    return end;
+}
+
 static size_t send_chunk(struct neb_round *r, unsigned to, uint64_t first, uint64_t last)
 {
     struct neb_round_frame f = {
@@ -75,6 +84,7 @@ static size_t send_chunk(struct neb_round *r, unsigned to, uint64_t first, uint6
     if (c) f.proof = *c;
     if (c && c->index >= first && end < r->commit)
         end = c->index; /* the rest comes with its own certificate */
+    if (neb__core_leads(r)) end = signed_end(r, end, &f);
     for (uint64_t i = first; i && i <= end; i++) {
         const struct neb_core_entry *e = &r->log[i - 1];
         uint8_t n[4];

@@ -2,10 +2,10 @@
  *
  * Four things no honest site does, whatever it forgets or whoever it believes:
  *
- *   two records   it acknowledges two records at one index of one view, under one lapse
+ *   two records   it puts its name to two records at one index of one view, under one lapse; or leads one view with two logs
  *   two chains    … or to a record that does not lead to another one that it has put its name to in that view
- *   a low vote    it acknowledges a record in a view, and later votes with the log of an older view, under one lapse. (Not
- *                 under `byzantine`, where a vote is for what was prepared, and a later view may have replaced that.)
+ *   a low vote    it acknowledges a record in a view, and later votes with the log of an older view, or with a part of what it
+ *                 acknowledged, under one lapse. (Not under `byzantine`, where a vote is for what was prepared, and a later view may have replaced that.)
  *   a wrong start it leads a view with a log that is not the best of the votes that it shows
  *
  * Each is shown by its own signatures, so anybody with the log can check it, also after the run. Statements of different epochs
@@ -13,43 +13,66 @@
 #include "round/proof.h"
 #include "round/round.h"
 
-static bool same_word(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
-{
-    return a->site == b->site && a->epoch == b->epoch &&
-           neb__said_lapse(a, a->site) == neb__said_lapse(b, b->site) &&
-           neb__said_genuine(a, c->genesis, c->seal) && neb__said_genuine(b, c->genesis, c->seal);
-}
-
 bool neb__said_is_ack(const struct neb_said *s)
 {
     return s->kind == NEB_SAID_HOLDS || s->kind == NEB_SAID_PREPARED;
 }
 
+/* It says what its author's log of a view is: an acknowledgement, or a leader's start. */
+static bool of_log(const struct neb_said *s)
+{
+    return neb__said_is_ack(s) || s->kind == NEB_SAID_STARTS;
+}
+
+/* A leader speaks of the log of its view in one life only: after a start it never leads that view again, whatever it forgot. So
+ * there the lapse does not matter. */
+static bool same_word(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
+{
+    bool leads = of_log(a) && of_log(b) && a->view == b->view && a->view % NEB_SITES_MAX == a->site;
+    return a->site == b->site && a->epoch == b->epoch &&
+           (leads || neb__said_lapse(a, a->site) == neb__said_lapse(b, b->site)) &&
+           neb__said_genuine(a, c->genesis, c->seal) && neb__said_genuine(b, c->genesis, c->seal);
+}
+
 static bool two_records(const struct neb_said *a, const struct neb_said *b)
 {
-    return a->kind == b->kind && neb__said_is_ack(a) && a->view == b->view && a->index == b->index &&
+    return of_log(a) && of_log(b) && a->view == b->view && a->index == b->index &&
            !neb__hash_equal(&a->hash, &b->hash);
+}
+
+static bool two_starts(const struct neb_said *a, const struct neb_said *b)
+{
+    return a->kind == NEB_SAID_STARTS && b->kind == NEB_SAID_STARTS && a->view == b->view &&
+           (a->index != b->index || !neb__hash_equal(&a->hash, &b->hash));
 }
 
 /* The later of the two is in this site's log, and the earlier one is not before it. */
 static bool two_chains(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
 {
     const struct neb_said *low = a->index < b->index ? a : b, *high = low == a ? b : a;
-    return neb__said_is_ack(a) && neb__said_is_ack(b) && a->view == b->view && low->index &&
-           low->index < high->index && high->index <= c->head &&
-           neb__hash_equal(c->hash(c->log, high->index), &high->hash) &&
+    return of_log(a) && of_log(b) && a->view == b->view && low->index && low->index < high->index &&
+           high->index <= c->head && neb__hash_equal(c->hash(c->log, high->index), &high->hash) &&
            !neb__hash_equal(c->hash(c->log, low->index), &low->hash);
+}
+
+/* The vote is for a part of the very log that was acknowledged, as the court has it. (With another record in its place a
+ * certificate may have displaced what was acknowledged.) */
+static bool short_vote(const struct neb_court *c, const struct neb_said *ack, const struct neb_said *vote)
+{
+    return vote->normal == ack->view && vote->index < ack->index && ack->index <= c->head &&
+           neb__hash_equal(c->hash(c->log, ack->index), &ack->hash) &&
+           (!vote->index || neb__hash_equal(c->hash(c->log, vote->index), &vote->hash));
 }
 
 bool neb__said_low_vote(const struct neb_court *c, const struct neb_said *ack, const struct neb_said *vote)
 {
     return c->quorum != NEB_QUORUM_BYZANTINE && ack->kind == NEB_SAID_HOLDS && vote->kind == NEB_SAID_VOTES &&
-           ack->view < vote->view && vote->normal < ack->view;
+           ack->view < vote->view && (vote->normal < ack->view || short_vote(c, ack, vote));
 }
 
 bool neb__said_contradict(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
 {
-    return two_records(a, b) || two_chains(c, a, b) || neb__said_low_vote(c, a, b);
+    return two_records(a, b) || two_starts(a, b) || two_chains(c, a, b) || neb__said_low_vote(c, a, b);
 }
 
 /* The votes are genuine, a quorum, not void, and another log than the leader's is the best of them. */
@@ -80,7 +103,7 @@ static bool wrong_start(const struct neb_court *c, const struct neb_said *said, 
 
 unsigned neb__proof_convicts(const struct neb_court *c, const struct neb_said *said, int n)
 {
-    if (n >= 2 && said[0].kind == NEB_SAID_STARTS)
+    if (n >= 2 && said[0].kind == NEB_SAID_STARTS && said[1].kind == NEB_SAID_VOTES)
         return wrong_start(c, said, n) ? said[0].site : NEB_NO_SITE;
     if (n != 2 || !neb__said_contradict(c, &said[0], &said[1])) return NEB_NO_SITE;
     return same_word(c, &said[0], &said[1]) ? said[0].site : NEB_NO_SITE;

@@ -274,3 +274,8 @@ const struct neb_named *neb__record_of(const struct neb_record *r, unsigned site
         if (r->update[i].site == site) return &r->update[i];
     return NULL;
 }
+
+bool neb__record_is_change(const struct neb_record *rec)
+{
+    return rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED;
+}

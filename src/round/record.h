@@ -108,6 +108,7 @@ neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out);
 /* The bytes must be exactly one record in canonical form. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
 neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record **out);
 
+bool neb__record_is_change(const struct neb_record *rec); /* of the roster */
 /* The update of `site`, or NULL. */
 const struct neb_named *neb__record_of(const struct neb_record *r, unsigned site);
 

@@ -268,6 +268,7 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
         f.from != from || absurd(r, &f))
         return;
     bool member = r->roster.members & neb__bit(from);
+    r->peer[from].owed = 0;
     /* The sender's roster may lack this site, or this site's roster may lack the sender. A
      * stranger's roster contradicts nothing. */
     bool known = r->ever & neb__bit(from);
@@ -281,8 +282,9 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     if (f.type == NEB_ROUND_FRAME_GUILT) {
         if (!neb__guilt_may_look(r, from)) return;
         if (f.saids == 1) neb__guilt_reminded(r, &f.said[0]);
+        if (f.prepared.n) neb__autograph_shown(r, &f);
         neb__guilt_shown(r, &f.prepared);
-        neb__guilt_look(r, f.said, f.saids);
+        if (!f.prepared.n) neb__guilt_look(r, f.said, f.saids);
         return;
     }
     if (f.type == NEB_ROUND_FRAME_FORCE) {
@@ -309,7 +311,10 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
         return;
     }
     if (!member) return; /* fenced: evicted, or not admitted yet */
-    if (f.type == NEB_ROUND_FRAME_REPORT) neb__lead_report(r, from, &f);
+    if (f.type == NEB_ROUND_FRAME_REPORT) {
+        neb__lapses_learn(r, from, &f);
+        neb__lead_report(r, from, &f);
+    }
     if (f.type == NEB_ROUND_FRAME_REQUEST && neb__core_leads(r)) neb__lead_request(r, &f.order);
     if (f.type == NEB_ROUND_FRAME_GOODBYE) goodbye(r, from);
     neb__view_frame(r, from, &f);
@@ -324,6 +329,7 @@ static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
     for (uint32_t c = 0; c < r->cfg.cells; c++) r->cell[c].asked &= ~neb__bit(site); /* lost with the link */
     if (!up || lost) return;
     r->peer[site].gone = false;
+    r->peer[site].owed = 0;
     r->peer[site].applied = 0; /* it may have come back with an empty disk */
     memset(r->peer[site].knows, 0, sizeof r->peer[site].knows);
     r->peer[site].commit = 0;
@@ -376,6 +382,21 @@ static bool found_ended(const struct neb_round *r)
     return r->durable.commit >= r->final_index;
 }
 
+/* The leader tells everybody of the end, and who goes on its word believes that it did. A leader that lies may have told a quorum
+ * only. So a site that goes shows the last records with their certificate to all that it reaches. */
+static void pass_on_the_end(struct neb_round *r)
+{
+    enum { LAST = 16 };
+    uint64_t first = r->final_index > LAST ? r->final_index - LAST + 1 : 1;
+    if (r->state == NEB_ROUND_BOOT || neb__core_leads(r) || NEB_MUTANT(go_in_silence)) return;
+    for (uint64_t i = first; i < r->final_index; i++) /* a frame ends with a change of the roster */
+        if (neb__record_is_change(r->log[i - 1].record)) first = i + 1;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->self && i != r->leader && r->peer[i].up && !r->peer[i].gone &&
+            (r->roster.members & neb__bit(i)))
+            neb__log_send(r, i, first, r->final_index);
+}
+
 /* The run is over for this site when it has applied everything and nobody needs it any more. */
 static void ending(struct neb_round *r)
 {
@@ -388,6 +409,7 @@ static void ending(struct neb_round *r)
     if (!found && r->now < r->final_since + patience(r) && !(kept && dispensable(r))) return;
     r->paused_end = true;
     if (neb__core_leads(r)) neb__lead_ping(r); /* who waits for the others hears that they have everything */
+    pass_on_the_end(r);
     neb__core_act(r, NEB_ACT_ENDED);
 }
 

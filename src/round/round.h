@@ -54,7 +54,13 @@ struct neb_boot_update {
     uint64_t k, b;
 };
 /* Besides records and the mark the ledger holds certificates and the signed words of sites for their lapses. */
-enum neb_round_extra_kind { NEB_EXTRA_CERTIFICATE = 3, NEB_EXTRA_LAPSE = 4, NEB_EXTRA_PREPARED = 5 };
+enum neb_round_extra_kind {
+    NEB_EXTRA_CERTIFICATE = 3,
+    NEB_EXTRA_LAPSE = 4,
+    NEB_EXTRA_PREPARED = 5,
+    NEB_EXTRA_AUTOGRAPH = 6,
+    NEB_EXTRA_VOTE = 7
+};
 struct neb_round_extra {
     uint8_t kind;
     uint64_t index;

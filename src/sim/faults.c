@@ -114,7 +114,10 @@ static bool may_survive(const struct neb_sim_world *w, const struct neb_sim_node
         const struct neb_order *o = &w->issued[i].order;
         if (o->op == NEB_OP_SURVIVOR && o->site == n->id) return true;
     }
-    return false;
+    uint64_t stay = w->roster.voters; /* two removals that are under way may leave one voter, too */
+    for (int i = 0; i < w->sites; i++)
+        if (w->node[i].going) stay &= ~neb__bit((unsigned)i);
+    return !(stay & ~neb__bit((unsigned)n->id));
 }
 
 static void damage(struct neb_sim_world *w, struct neb_sim_node *n)

@@ -107,7 +107,8 @@ static void vote_low(struct neb_sim_world *w, struct neb_sim_node *n, struct neb
 {
     struct neb_round_status st;
     neb__round_status(n->core, &st);
-    f->normal = f->said[0].normal = draw(w, f->said[0].normal + 1);
+    if (draw(w, 2))
+        f->normal = f->said[0].normal = draw(w, f->said[0].normal + 1); /* or only fewer records */
     f->head = f->said[0].index = st.commit;
     f->hash = f->said[0].hash = st.commit_hash;
     f->proof.n = f->prepared.n = 0;
@@ -163,6 +164,15 @@ void neb__liar_sends(struct neb_sim_world *w, struct neb_sim_node *n, int to, co
     n->lie_length = length;
 }
 
+/* The liar's present lapse, as its own table would have it. */
+static void forge_table(const struct neb_sim_node *n, const struct neb_round_status *st, struct neb_said *s)
+{
+    if (!st->lapse || st->view % 3 == 0) return; /* or another one */
+    s->lapses.n = 1;
+    s->lapses.of[0].site = (uint8_t)n->id;
+    s->lapses.of[0].lapse = (uint16_t)st->lapse;
+}
+
 /* Ends the run, as far as the liar is concerned: a record that follows from the log, with its own signature for a quorum's. */
 static void forge_end(struct neb_sim_world *w, struct neb_sim_node *n)
 {
@@ -208,6 +218,15 @@ static void forge_end(struct neb_sim_world *w, struct neb_sim_node *n)
         sign(w, n, &s);
         (void)neb__certificate_add(&f.proof, &s);
     }
+    f.said[f.saids++] = (struct neb_said){.kind = NEB_SAID_HOLDS,
+                                          .site = (uint8_t)n->id,
+                                          .epoch = st.roster.epoch,
+                                          .view = st.view,
+                                          .normal = st.view,
+                                          .index = rec.index,
+                                          .hash = hash};
+    forge_table(n, &st, &f.said[0]);
+    sign(w, n, &f.said[0]);
     if (neb__round_frame_encode(&f, &frame) == NEB_OK)
         for (int i = 0; i < w->sites; i++)
             if (i != n->id)

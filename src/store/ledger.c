@@ -1,7 +1,7 @@
 /* ledger.c: the log on disk.
  *
  * File `ledger`: entries that are only ever appended: u32 length, u8 kind (1 record, 2 mark, 3 certificate, 4
- * a site's word for its lapse, 5 prepare certificate), u64 index, 16 bytes of SHA-256 over (position, kind, index, content),
+ * a site's word for its lapse, 5 prepare certificate, 6 leader's signature of its log, 7 vote), u64 index, 16 bytes of SHA-256 over (position, kind, index, content),
  * content. A batch is some records and other entries and then one mark, whose content is the core's promise (view, normal view, head …). A record replaces an earlier one
  * with the same index and everything behind that one. The mark's index is the log's head. Bytes behind the
  * last whole mark never counted.
