@@ -53,6 +53,7 @@ static bool caught(int mutant, int seed, struct neb_sim_result *r)
     struct neb_sim_fault o = {.seed = (uint64_t)seed,
                               .liars = lies,
                               .byzantine = mutant == (int)NEB_MUTANT_forget_early,
+                              .observer = mutant == (int)NEB_MUTANT_promote_observers,
                               .lasting_cuts = !lies && mutant >= (int)NEB_MUTANT_FIRST_ROUTE};
     if (neb__sim_fault(&o, r) != NEB_OK) return true;
     o.lasting_cuts = true;

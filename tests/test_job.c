@@ -171,7 +171,7 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"sites: [{name: a, train: quick}]\n", ":1: sites[0].train: a section"},
         {"strategy: swarm\n", ":1: strategy: 'swarm' is not auto, replica, relay, tutor or pipeline"},
         {"sites:\n  - {name: a, role: boss}\n", ":2: sites[0].role: 'boss' is not train, generator, "
-                                                "discriminator, teacher, student or witness"},
+                                                "discriminator, teacher, student, witness or observer"},
         {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites are named 'a'"},
         {"sites:\n  - {name: a}\n  - {name: b, role: student}\n", ":3: site 'b' has role student"},
         {"strategy: replica\nsites:\n  - {name: a, role: teacher}\n", "does not belong to strategy replica"},

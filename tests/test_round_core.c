@@ -231,6 +231,32 @@ static void roots_are_trusted_by_signatures(void **state)
     solo_stop(&s);
 }
 
+/* Of three voters one lies and leads. It says that another one consents, and shows the signature of a second member as well:
+ * that of an observer is none, that of any other is enough. */
+static void an_observer_makes_no_root(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        struct solo s;
+        uint8_t b[2 * NEB_HASH_SIZE + 8] = {0};
+        struct neb_round_frame_cert cert[2] = {{.site = 1}, {.site = 3}};
+        struct neb_round_frame f = {.type = NEB_ROUND_FRAME_PING, .roots = 1, .certs = 2, .cert = cert};
+        solo_create(&s, 0, (struct neb_members){1, 15, 7, 7, NEB_NO_SITE});
+        neb__round_set_observers(s.r, way ? 0 : neb__bit(3));
+        f.trusted[0].index = 1;
+        f.trusted[0].root.b[0] = b[NEB_HASH_SIZE + 8] = 7;
+        f.trusted[0].consent = neb__bit(2);
+        neb__put64(b + NEB_HASH_SIZE, 1);
+        for (int i = 0; i < 2; i++) {
+            unsigned signer = cert[i].site;
+            assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, cert[i].signature));
+        }
+        neb__roots_pinged(s.r, &f);
+        assert_int_equal(neb__root_find(s.r, 1, &f.trusted[0].root) != NULL, way == 1);
+        solo_stop(&s);
+    }
+}
+
 /* An empty disk was lost if others know that it held something. Its site does not vote on its own word, even
  * if the others have forgotten everything but the content of their disks. One of three sites answers. */
 static void a_lost_disk_is_not_a_first_start(void **state)
@@ -388,6 +414,7 @@ int main(void)
         cmocka_unit_test(removals_wait_for_those_that_stay),
         cmocka_unit_test(force_and_adopt_name_a_history),
         cmocka_unit_test(roots_are_trusted_by_signatures),
+        cmocka_unit_test(an_observer_makes_no_root),
         cmocka_unit_test(a_lost_disk_is_not_a_first_start),
         cmocka_unit_test(lives_of_a_lost_disk_count_anew),
         cmocka_unit_test(a_lapse_is_told_once_it_is_on_the_disk),

@@ -26,6 +26,7 @@
     X(trust_any_cell, "a fetched cell is installed without a quorum's state root")                     \
     X(ask_cells_again, "cells that are on their way are asked for again and again")                    \
     X(trust_orders, "an order's signature is not checked")                                             \
+    X(promote_observers, "an observer that has caught up gets a vote")                                 \
     X(repeat_orders, "an order holds whatever was ordered after it was signed")                        \
     X(force_any_head, "a forced eviction may name another history than the site's own")                \
     X(end_at_once, "the leader leaves before the others have the end")                                 \

@@ -124,6 +124,14 @@ static neb_status evict(struct place *p, const char *name, struct neb_order *ord
     return new_epoch(p, neb__bit(order->site), NULL, epoch);
 }
 
+static uint64_t observers(const struct neb_chain *chain)
+{
+    uint64_t set = 0;
+    for (uint32_t i = 0; i < chain->now.count; i++)
+        if (chain->now.members[i].flags & NEB_MEMBER_OBSERVER) set |= neb__bit(chain->now.members[i].id);
+    return set;
+}
+
 /* FORCE and ADOPT: a whole roster. */
 static neb_status restrict_to(struct place *p, int n, char **names, struct neb_order *order,
                               struct neb_buf *epoch)
@@ -136,7 +144,7 @@ static neb_status restrict_to(struct place *p, int n, char **names, struct neb_o
     }
     struct neb_members r = p->roster;
     r.members &= left, r.voters &= left, r.trains &= left;
-    if (!(r.trains & r.members)) r.trains |= r.members;
+    if (!(r.trains & r.members)) r.trains |= r.members & ~observers(p->chain);
     if (!(left & neb__bit(r.heavy))) r.heavy = NEB_NO_SITE;
     r.epoch += 2; /* one for a change that may be under way */
     if (!n || !neb__members_valid(&r))

@@ -26,7 +26,7 @@ void neb__lab_cache(const struct neb_job *job, char *out, size_t size)
 int64_t neb__lab_threads(const struct neb_job *job)
 {
     int trains = 0;
-    for (int i = 0; i < job->n_sites; i++) trains += job->site[i].does != NEB_ROLE_WITNESS;
+    for (int i = 0; i < job->n_sites; i++) trains += job->site[i].does == NEB_ROLE_TRAIN;
     int64_t n = sysconf(_SC_NPROCESSORS_ONLN) / (trains ? trains : 1);
     if (job->train.threads) return job->train.threads;
     return n < 1 ? 1 : n;

@@ -2,7 +2,7 @@
  *
  * Before the run there is a draft, a text file that may be edited by hand: one member a line, `#` begins a comment,
  *
- *     IDENTITY [ADDRESS…] [votes=N] [witness] [learner]
+ *     IDENTITY [ADDRESS…] [votes=N] [witness] [learner] [observer]
  *
  * `seal` turns it into the genesis: from then on a file is a signed chain (seal/roster.h), and every change is an epoch
  * that the operator's key signs. */
@@ -26,7 +26,7 @@
 struct options {
     char *operator_, *job, *head, *influence, *quorum;
     int64_t votes;
-    bool witness, learner, force, replace;
+    bool witness, learner, observer, force, replace;
 };
 
 static const struct neb_opt table[] = {
@@ -44,6 +44,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
             "the member votes and stores, but does not train"),
     NEB_OPT(struct options, learner, NEB_OPT_BOOL, "no", NULL, "the member follows and has no vote yet"),
+    NEB_OPT(struct options, observer, NEB_OPT_BOOL, "no", NULL,
+            "the member follows the run and gets its model; it never votes or trains"),
     NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL,
             "evict, admit, rekey: INDEX:HASH of the log's head; 0: no run has begun with this roster"),
     NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
@@ -57,15 +59,21 @@ static neb_status member_from_args(const struct options *o, int argc, char **arg
 {
     *m = (struct neb_member){0};
     NEB_TRY(neb__member_identity(argv[0], m));
-    m->votes = o->learner ? 0 : (uint8_t)o->votes;
-    m->flags = (uint8_t)((o->witness ? NEB_MEMBER_WITNESS : 0) | (o->learner ? NEB_MEMBER_LEARNER : 0));
+    if (o->observer && (o->witness || o->learner))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "an observer neither votes nor trains: leave out --witness, --learner");
+    m->votes = o->learner || o->observer ? 0 : (uint8_t)o->votes;
+    m->flags = (uint8_t)((o->witness ? NEB_MEMBER_WITNESS : 0) | (o->learner ? NEB_MEMBER_LEARNER : 0) |
+                         (o->observer ? NEB_MEMBER_OBSERVES : 0));
     for (int i = 1; i < argc; i++) NEB_TRY(neb__member_address(m, argv[i]));
     return NEB_OK;
 }
 
 static neb_status draft_word(struct neb_member *m, const char *word)
 {
-    if (!strcmp(word, "witness"))
+    if (!strcmp(word, "observer"))
+        m->flags |= NEB_MEMBER_OBSERVES, m->votes = 0;
+    else if (!strcmp(word, "witness"))
         m->flags |= NEB_MEMBER_WITNESS;
     else if (!strcmp(word, "learner"))
         m->flags |= NEB_MEMBER_LEARNER, m->votes = 0;
@@ -109,6 +117,12 @@ static neb_status draft_read(const char *path, struct neb_roster *r)
     return status;
 }
 
+static const char *role_word(const struct neb_member *m)
+{
+    if (m->flags & NEB_MEMBER_OBSERVER) return " observer";
+    return m->flags & NEB_MEMBER_WITNESS ? " witness" : "";
+}
+
 static neb_status add(struct neb_call *c)
 {
     const char *draft = c->words[0];
@@ -120,9 +134,9 @@ static neb_status add(struct neb_call *c)
     neb__identity_format(m.name, &m.key, identity);
     fprintf(f, "%s", identity);
     for (int i = 0; i < m.addresses; i++) fprintf(f, " %s", m.address[i]);
-    if (m.votes != 1 && !(m.flags & NEB_MEMBER_LEARNER)) fprintf(f, " votes=%d", m.votes);
-    fprintf(f, "%s%s\n", m.flags & NEB_MEMBER_WITNESS ? " witness" : "",
-            m.flags & NEB_MEMBER_LEARNER ? " learner" : "");
+    if (m.votes != 1 && !(m.flags & (NEB_MEMBER_LEARNER | NEB_MEMBER_OBSERVER)))
+        fprintf(f, " votes=%d", m.votes);
+    fprintf(f, "%s%s\n", role_word(&m), m.flags & NEB_MEMBER_LEARNER ? " learner" : "");
     int bad = ferror(f);
     return fclose(f) || bad ? neb__fail(NEB_ERR_IO, "cannot write %s", draft) : NEB_OK;
 }
@@ -224,7 +238,7 @@ static void print_member(const char *label, const struct neb_member *m)
 {
     char identity[NEB_IDENTITY_SIZE];
     neb__identity_format(m->name, &m->key, identity);
-    printf("%s %s votes=%d%s%s", label, identity, m->votes, m->flags & NEB_MEMBER_WITNESS ? " witness" : "",
+    printf("%s %s votes=%d%s%s", label, identity, m->votes, role_word(m),
            m->flags & NEB_MEMBER_LEARNER ? " learner" : "");
     for (int a = 0; a < m->addresses; a++) printf(" %s", m->address[a]);
     printf("\n");

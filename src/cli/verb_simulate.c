@@ -10,7 +10,7 @@
 struct cfg {
     int64_t seeds, first_seed, sites, liars;
     char *quorum;
-    bool trace, happy, lasting_cuts, keep_going, what_if, owners;
+    bool observer, trace, happy, lasting_cuts, keep_going, what_if, owners;
     int64_t rounds, steps;
     double params, bits, up, down, rtt, step, work, slow, slow_share, deadline;
 };
@@ -20,6 +20,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct cfg, first_seed, NEB_OPT_INT, "1", NULL, "seed of the first one"),
     NEB_OPT(struct cfg, sites, NEB_OPT_INT, "0", NULL, "sites at the start; 0: drawn from the seed",
             NEB_OPT_RANGE(0, 10000)),
+    NEB_OPT(struct cfg, observer, NEB_OPT_BOOL, "no", NULL,
+            "one more site follows as an observer; with --liars it is the one that lies"),
     NEB_OPT(struct cfg, liars, NEB_OPT_INT, "0", NULL, "so many of them lie", NEB_OPT_RANGE(0, 2)),
     NEB_OPT(struct cfg, quorum, NEB_OPT_TEXT, "majority", NULL, "majority or byzantine"),
     NEB_OPT(struct cfg, trace, NEB_OPT_BOOL, "no", NULL, "show what happens"),
@@ -91,14 +93,15 @@ static neb_status simulate(const struct cfg *c, int *code)
                                   .happy = c->happy,
                                   .lasting_cuts = c->lasting_cuts,
                                   .liars = (int)c->liars,
+                                  .observer = c->observer,
                                   .byzantine = !strcmp(c->quorum, "byzantine")};
         struct neb_sim_result r;
         if (neb__sim_fault(&o, &r) != NEB_OK) {
             printf("seed %lld: %s\n  replay: nebula-i simulate --seeds 1 --first-seed %lld --sites %lld "
-                   "--liars %lld --quorum %s%s%s --trace\n",
+                   "--liars %lld --quorum %s%s%s%s --trace\n",
                    (long long)o.seed, r.violation[0] ? r.violation : neb_last_error(), (long long)o.seed,
                    (long long)c->sites, (long long)c->liars, c->quorum, c->happy ? " --happy" : "",
-                   c->lasting_cuts ? " --lasting-cuts" : "");
+                   c->lasting_cuts ? " --lasting-cuts" : "", c->observer ? " --observer" : "");
             fflush(stdout);
             bad++;
             *code = 1;

@@ -18,8 +18,9 @@ enum neb_site_role {
     NEB_ROLE_GENERATOR,
     NEB_ROLE_DISCRIMINATOR, /* relay */
     NEB_ROLE_TEACHER,
-    NEB_ROLE_STUDENT, /* tutor */
-    NEB_ROLE_WITNESS, /* replica: votes and stores, makes no step */
+    NEB_ROLE_STUDENT,  /* tutor */
+    NEB_ROLE_WITNESS,  /* replica: votes and stores, makes no step */
+    NEB_ROLE_OBSERVER, /* replica: follows and gets the model, neither votes nor makes steps */
 };
 
 /* One corpus. */

@@ -12,10 +12,12 @@
 
 const struct neb_opt neb__job_site_options[] = {
     NEB_OPT(struct neb_job_site, name, NEB_OPT_TEXT, "", NULL, "as given with --site"),
-    NEB_OPT(struct neb_job_site, role, NEB_OPT_TEXT, "", NULL,
-            "train and witness (votes, stores, makes no step) are of strategy replica, two of relay, two of "
-            "tutor",
-            NEB_OPT_CHOICE("train", "generator", "discriminator", "teacher", "student", "witness")),
+    NEB_OPT(
+        struct neb_job_site, role, NEB_OPT_TEXT, "", NULL,
+        "train, witness (votes, stores, makes no step) and observer (follows, gets the model) are of "
+        "strategy "
+        "replica, train also of pipeline, two of relay, two of tutor",
+        NEB_OPT_CHOICE("train", "generator", "discriminator", "teacher", "student", "witness", "observer")),
     NEB_OPT(struct neb_job_site, folder, NEB_OPT_TEXT, "", NULL,
             "made by nebula-i site init, with the run's roster in it; empty: as the name"),
     NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
@@ -56,7 +58,8 @@ static const struct {
              [NEB_ROLE_DISCRIMINATOR] = {"discriminator", NEB_STRATEGY_RELAY},
              [NEB_ROLE_TEACHER] = {"teacher", NEB_STRATEGY_TUTOR},
              [NEB_ROLE_STUDENT] = {"student", NEB_STRATEGY_TUTOR},
-             [NEB_ROLE_WITNESS] = {"witness", NEB_STRATEGY_REPLICA}};
+             [NEB_ROLE_WITNESS] = {"witness", NEB_STRATEGY_REPLICA},
+             [NEB_ROLE_OBSERVER] = {"observer", NEB_STRATEGY_REPLICA}};
 
 const char *neb__strategy_name(enum neb_strategy s)
 {
@@ -179,7 +182,7 @@ static neb_status settle_strategy(struct neb_job *j)
 static neb_status check_replica(const struct neb_job *j)
 {
     if (count(j, NEB_ROLE_TRAIN)) return NEB_OK;
-    return neb__doc_fail(&j->doc, "sites", "every site is a witness: at least one must train");
+    return neb__doc_fail(&j->doc, "sites", "every site is a witness or an observer: at least one must train");
 }
 
 static bool has_generator(const struct neb_objective *o)

@@ -53,11 +53,12 @@ void neb__autograph_vote(const struct neb_round *r, uint64_t normal, struct neb_
         }
 }
 
-/* A voter shows the autograph of its log. */
+/* A voter shows the autograph of its log. An observer leads no view: with views of its own it would drive out what is kept of
+ * leaders. */
 void neb__autograph_heard(struct neb_round *r, const struct neb_said *s)
 {
     bool log = s->kind == NEB_SAID_HOLDS || s->kind == NEB_SAID_STARTS;
-    if (!log || s->site != neb__view_leader_of(s->view) ||
+    if (!log || (r->observers & neb__bit(s->site)) || s->site != neb__view_leader_of(s->view) ||
         !neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal))
         return;
     (void)neb__guilt_compare(r, s);

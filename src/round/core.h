@@ -166,6 +166,7 @@ struct neb_round {
     struct neb_members roster; /* in effect: by the last committed change */
     uint64_t ever;             /* sites that were members at some time */
     uint64_t *lastk;           /* [cells][NEB_SITES_MAX], by the committed log */
+    uint64_t observers;        /* members that never vote */
     uint64_t tokens;           /* committed: each counts once, whatever the number of fragments */
     uint64_t token_cells;      /* the same, times the cells that have learned of them */
     uint64_t final_index;      /* of the record that ends the run */

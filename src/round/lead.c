@@ -477,6 +477,7 @@ static bool try_promote(struct neb_round *r)
         uint64_t bit = neb__bit(s);
         if (s == r->self || !(r->roster.members & bit) || (r->roster.voters & bit) || !neb__lead_live(r, s))
             continue;
+        if ((r->observers & bit) && !NEB_MUTANT(promote_observers)) continue;
         if (r->peer[s].acked < r->commit || r->peer[s].applied + 2 < r->commit) continue;
         struct neb_members next = r->roster;
         next.voters |= bit;

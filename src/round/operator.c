@@ -73,6 +73,8 @@ bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec
         if (rec->ordered)
             return neb__order_roster(o, &r->roster, &next) && neb__members_equal(&next, &rec->roster);
         next = rec->roster; /* without an order: a member that has caught up gets its vote */
+        if (!past && (next.voters & ~r->roster.voters & r->observers) && !NEB_MUTANT(promote_observers))
+            return false;
         return next.members == r->roster.members && next.trains == r->roster.trains &&
                next.heavy == r->roster.heavy && (next.voters & r->roster.voters) == r->roster.voters;
     case NEB_RECORD_ORDER: return o->op == NEB_OP_BUDGET || o->op == NEB_OP_BOUND;

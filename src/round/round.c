@@ -140,6 +140,11 @@ void neb__round_set_between(struct neb_round *r, bool between)
     r->between = between;
 }
 
+void neb__round_set_observers(struct neb_round *r, uint64_t sites)
+{
+    r->observers = sites;
+}
+
 void neb__round_destroy(struct neb_round *r)
 {
     if (!r) return;

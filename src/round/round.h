@@ -179,6 +179,8 @@ int64_t neb__round_wake(const struct neb_round *r); /* the latest time for the n
 void neb__round_set_interval(struct neb_round *r, uint32_t steps);
 /* Others may reach each other only through this site: at the end it stays until they have everything. */
 void neb__round_set_between(struct neb_round *r, bool between);
+/* Members that never vote, whatever they have caught up with: the signed roster says so. */
+void neb__round_set_observers(struct neb_round *r, uint64_t sites);
 /* With cfg.end_drop: how long the end may take, from the END record on; 0: not known yet. Each site makes one
  * last update of each fragment. The leader waits no longer for those that are missing. */
 void neb__round_set_end(struct neb_round *r, int64_t ms);

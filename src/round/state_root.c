@@ -3,7 +3,8 @@
  * A site that has applied everything up to an index signs (run, index, root of the state). A root is trusted
  * when voters with a quorum stand behind it. These are the voters whose signatures are here, and those that
  * cannot report a root because they are catching up themselves (otherwise sites that fall behind together
- * could never recover). At least one voter must have signed, with three voters or more also a second member, and more than may lie.
+ * could never recover). At least one voter must have signed, with three voters or more also a second member that is
+ * no observer, and more than may lie.
  *
  * Hashing the state takes longer than applying a record, so a root is made only where it is useful: at
  * every record whose number is a multiple of cfg.root_every, so that all sites compare the same ones; at
@@ -105,9 +106,11 @@ static void make_way(struct neb_round *r, unsigned from, uint64_t index)
     if (alone >= CERTIFIED) r->root[old] = r->root[--r->roots];
 }
 
-/* Whether enough members signed: with three voters or more one liar must not make a root, whoever consents. */
+/* Whether enough members signed: with three voters or more one liar must not make a root, whoever consents. An observer has no
+ * say: a lying leader and an observer are one liar. */
 static bool signed_enough(const struct neb_round *r, uint64_t sites)
 {
+    sites &= ~r->observers;
     int need = neb__quorum_liars(&r->roster) + 1, voters = __builtin_popcountll(r->roster.voters);
     if (voters >= 3 && need < 2) need = 2;
     return (sites & r->roster.voters) &&

@@ -151,6 +151,9 @@ static void count_site(struct audit *a, const struct neb_record *rec, const stru
     if (!(a->now.members & neb__bit(p->site)))
         problem(a, "record %" PRIu64 " names an update of site %u, which was not a member", rec->index,
                 p->site);
+    else if (!(a->now.trains & neb__bit(p->site)))
+        problem(a, "record %" PRIu64 " names an update of site %u, which does not train", rec->index,
+                p->site);
 }
 
 static void check_record(struct audit *a, uint64_t i)

@@ -26,6 +26,11 @@ static bool verify(void *arg, unsigned signer, const char *purpose, const void *
            neb__key_verify(&key, purpose, p, n, &given) == NEB_OK;
 }
 
+bool neb__session_observes(neb_session *s)
+{
+    return neb__members_observers(&s->members) & neb__bit(s->self);
+}
+
 struct neb_seal neb__session_seal(neb_session *s)
 {
     return (struct neb_seal){s, sign, verify};

@@ -45,6 +45,7 @@ static neb_status make_member(const struct places *p, int i, const char *address
     if (!exists(folder, "site.key")) NEB_TRY(neb__site_init(folder, site->name, identity));
     *m = (struct neb_member){.votes = i < NEB_VOTERS_MAX};
     if (site->does == NEB_ROLE_WITNESS) m->flags = NEB_MEMBER_WITNESS;
+    if (site->does == NEB_ROLE_OBSERVER) m->flags = NEB_MEMBER_OBSERVES, m->votes = 0;
     NEB_TRY(neb__site_identity(folder, m->name, &m->key));
     while (*address && m->addresses < NEB_ADDRESSES_MAX) {
         size_t n = strcspn(address, " ");

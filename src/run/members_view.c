@@ -41,12 +41,13 @@ static void learn(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
     struct neb_members_view *v = arg;
     (void)epoch;
     (void)head;
-    v->present = v->witnesses = 0;
+    v->present = v->witnesses = v->observers = 0;
     for (uint32_t i = 0; i < r->count; i++) {
         const struct neb_member *m = &r->members[i];
         if (m->id >= NEB_SITES_MAX) continue;
         v->present |= neb__bit(m->id);
         if (m->flags & NEB_MEMBER_WITNESS) v->witnesses |= neb__bit(m->id);
+        if (m->flags & NEB_MEMBER_OBSERVER) v->observers |= neb__bit(m->id);
         if (v->has_key[m->id] && !neb__public_equal(&v->key[m->id], &m->key)) keep_former(v, m->id);
         v->key[m->id] = m->key;
         v->has_key[m->id] = true;
@@ -95,6 +96,22 @@ uint16_t neb__members_find(struct neb_members_view *v, uint16_t self, const char
     while (i < NEB_SITES_MAX && (i == self || !(v->present & neb__bit(i)) || strcmp(v->names[i], name))) i++;
     pthread_mutex_unlock(&v->lock);
     return i == NEB_SITES_MAX ? NEB_NO_SITE : (uint16_t)i;
+}
+
+uint64_t neb__members_witnesses(struct neb_members_view *v)
+{
+    pthread_mutex_lock(&v->lock);
+    uint64_t witnesses = v->witnesses;
+    pthread_mutex_unlock(&v->lock);
+    return witnesses;
+}
+
+uint64_t neb__members_observers(struct neb_members_view *v)
+{
+    pthread_mutex_lock(&v->lock);
+    uint64_t observers = v->observers;
+    pthread_mutex_unlock(&v->lock);
+    return observers;
 }
 
 uint64_t neb__members_present(struct neb_members_view *v)

@@ -20,12 +20,12 @@ struct neb_members_view {
     bool has_key[NEB_SITES_MAX];                              /* of every site that ever was a member */
     struct neb_public former[NEB_SITES_MAX][NEB_FORMER_KEYS]; /* keys that were replaced: the newest ones */
     uint8_t formers[NEB_SITES_MAX];
-    uint64_t present, witnesses;    /* bits of the newest roster's members */
-    uint64_t linked;                /* bit of each member that is connected */
-    uint64_t far;                   /* … that is reached through another member, */
-    uint16_t via[NEB_SITES_MAX];    /* this one */
-    struct neb_members roster;      /* as the core sees them */
-    uint16_t leader;                /* or NEB_NO_SITE */
+    uint64_t present, witnesses, observers; /* bits of the newest roster's members */
+    uint64_t linked;                        /* bit of each member that is connected */
+    uint64_t far;                           /* … that is reached through another member, */
+    uint16_t via[NEB_SITES_MAX];            /* this one */
+    struct neb_members roster;              /* as the core sees them */
+    uint16_t leader;                        /* or NEB_NO_SITE */
     uint32_t untold[NEB_SITES_MAX]; /* messages on this site's model and job that the member has not taken */
 };
 
@@ -44,6 +44,9 @@ bool neb__members_former_key(struct neb_members_view *v, unsigned signer, int i,
 /* The member of the newest roster that has this name; NEB_NO_SITE: there is none but `self`. */
 uint16_t neb__members_find(struct neb_members_view *v, uint16_t self, const char *name);
 
+/* Members that do not train, and those of them that never vote either, as bits. */
+uint64_t neb__members_witnesses(struct neb_members_view *v);
+uint64_t neb__members_observers(struct neb_members_view *v);
 /* The members of the newest roster, and those that are connected, as bits. */
 uint64_t neb__members_present(struct neb_members_view *v);
 uint64_t neb__members_links(struct neb_members_view *v);

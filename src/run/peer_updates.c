@@ -71,6 +71,10 @@ static void have(neb_session *s, const struct neb_update_header *h, const struct
 static bool is_wanted(neb_session *s, const struct neb_update_header *h)
 {
     struct neb_ahead *a = &s->updates.ahead[h->site % NEB_SITES_MAX];
+    if (neb__members_witnesses(&s->members) & neb__bit(h->site)) { /* by the roster it makes none */
+        neb__session_refused(s, h->site, NEB_QUOTA_UPDATES, 1);
+        return false;
+    }
     if (!neb__round_is_fragment(s->core, h->c0, h->c1)) {
         neb__session_refused(s, h->site, NEB_QUOTA_FRAGMENT, 1);
         return false;

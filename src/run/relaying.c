@@ -138,7 +138,9 @@ static void follow(neb_session *s)
         neb__members_set_via(&s->members, i, (uint16_t)neb__routes_via(s->routes, i));
         say(s, i);
     }
-    if (s->core) neb__round_set_between(s->core, neb__routes_between(s->routes));
+    if (!s->core) return;
+    neb__round_set_between(s->core, neb__routes_between(s->routes));
+    neb__round_set_observers(s->core, neb__members_observers(&s->members));
 }
 
 void neb__relaying_link(neb_session *s, uint16_t peer, bool up)

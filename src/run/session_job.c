@@ -128,6 +128,14 @@ static neb_status check_members(const struct neb_job *job, int site, const char 
                 "site '%s' is a witness in the job, but the roster that '%s' joined lets it train: leave out "
                 "its role, or seal a roster with `nebula-i roster add DRAFT %s --witness`",
                 job->site[i].name, folder, job->site[i].name);
+        if ((job->site[i].does == NEB_ROLE_OBSERVER) != ((m->flags & NEB_MEMBER_OBSERVER) != 0) &&
+            (job->site[i].does == NEB_ROLE_OBSERVER || job->site[i].role))
+            return neb__doc_fail(
+                &job->doc, "sites",
+                "the job and the roster that '%s' joined do not agree on whether site '%s' is an "
+                "observer: change its role, or seal a roster with `nebula-i roster add DRAFT %s "
+                "--observer`",
+                folder, job->site[i].name, job->site[i].name);
     }
     return NEB_OK;
 }

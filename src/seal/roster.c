@@ -51,8 +51,11 @@ static neb_status check_member(const struct neb_member *m)
                           "a member's name is not valid: 1 to 31 characters of a-z, 0-9 and -");
     if (m->id == 0 || m->id == NEB_SIGNER_OPERATOR)
         return neb__quiet(NEB_ERR_INVALID, "%s: member id %u is not allowed", m->name, m->id);
-    if (m->flags & ~(NEB_MEMBER_WITNESS | NEB_MEMBER_LEARNER))
+    if (m->flags & ~(NEB_MEMBER_WITNESS | NEB_MEMBER_LEARNER | NEB_MEMBER_OBSERVER))
         return neb__quiet(NEB_ERR_INVALID, "%s: unknown flags %#x", m->name, m->flags);
+    if ((m->flags & NEB_MEMBER_OBSERVER) && (m->votes || m->flags != NEB_MEMBER_OBSERVES))
+        return neb__quiet(NEB_ERR_INVALID, "%s: an observer neither votes nor trains, and stays one",
+                          m->name);
     if ((m->flags & NEB_MEMBER_LEARNER) && m->votes)
         return neb__quiet(NEB_ERR_INVALID, "%s: a learner has no votes", m->name);
     if (m->votes > 2) return neb__quiet(NEB_ERR_INVALID, "%s: a member has at most 2 votes", m->name);

@@ -32,7 +32,12 @@ enum {
 enum neb_member_flag {
     NEB_MEMBER_WITNESS = 1, /* votes and stores, does not train */
     NEB_MEMBER_LEARNER = 2, /* follows; not yet a voter */
+    NEB_MEMBER_OBSERVER =
+        4, /* follows for ever: neither votes nor trains; it has the flag of a witness, too */
 };
+
+/* Both flags, so that whoever asks who trains need not know of observers. */
+#define NEB_MEMBER_OBSERVES (NEB_MEMBER_OBSERVER | NEB_MEMBER_WITNESS)
 
 struct neb_member {
     uint16_t id; /* stable; never given to another site */

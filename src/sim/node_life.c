@@ -216,6 +216,7 @@ static bool create_core(struct neb_sim_world *w, struct neb_sim_node *n)
     cfg.seed = neb__mix64(w->opt.seed * 64 + (uint64_t)n->id + n->life * 4096);
     bool ok = rec && neb__round_create(&cfg, &boot, &n->core) == NEB_OK;
     if (ok) neb__round_set_end(n->core, END_MS);
+    if (ok) neb__round_set_observers(n->core, w->observers);
     TRACE(w, "site %d starts: %llu records%s", n->id, (unsigned long long)found.records,
           found.damaged ? ", damaged" : "");
     neb__free(rec);

@@ -325,7 +325,14 @@ static void first_commit(struct neb_sim_world *w, struct neb_sim_node *n, uint64
         uint32_t bits = (uint32_t)rec->order.value;
         memcpy(&w->bound, &bits, 4);
     }
+    for (unsigned s = 0; s < SITES; s++)
+        if ((w->observers & neb__bit(s)) && neb__record_of(rec, s))
+            neb__oracle_violated(w, "I9: record %llu names an update of an observer",
+                                 (unsigned long long)index);
     if (rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED) {
+        if ((rec->roster.voters | rec->roster.trains) & w->observers)
+            neb__oracle_violated(w, "I9: record %llu lets an observer vote or train",
+                                 (unsigned long long)index);
         if (rec->roster.epoch <= w->roster.epoch)
             neb__oracle_violated(w, "I9: epoch %u follows epoch %u", rec->roster.epoch, w->roster.epoch);
         w->roster = rec->roster;

@@ -14,6 +14,7 @@ struct neb_sim_fault {
     bool happy;        /* no faults */
     bool lasting_cuts; /* some lines are cut for good; members pass on what others say */
     int liars;         /* sites that lie */
+    bool observer;     /* one more site follows; of liars it is the one that lies */
     bool byzantine;    /* quorums of 2f + 1 of 3f + 1, in two phases */
 };
 

@@ -153,7 +153,13 @@ static void configure(struct neb_sim_world *w)
     }
     if (k == 3 && !draw(w, 4)) r.trains &= ~neb__bit(2); /* a witness */
     if (k == 2 && !equal && !draw(w, 3)) r.heavy = 0;    /* a survivor */
-    for (int i = 0; i < w->opt.liars;) {
+    if (w->opt.observer && k < SITES) {
+        w->observers = neb__bit((unsigned)k);
+        r.members |= w->observers;
+        w->sites = k + 1;
+        if (w->opt.liars) w->liars = w->observers;
+    }
+    for (int i = 0; i < w->opt.liars && !(w->liars & w->observers);) {
         uint64_t bit =
             neb__bit((unsigned)draw(w, (uint64_t)(k < NEB_ROUND_VOTERS_MAX ? k : NEB_ROUND_VOTERS_MAX)));
         i += !(w->liars & bit);

@@ -162,6 +162,7 @@ struct neb_sim_world {
     struct neb_sim_fault opt;
     struct neb_rng rng, disk_rng;
     int64_t now, fault_end, healed_at, end;
+    uint64_t observers;        /* sites that neither vote nor train */
     uint64_t liars, roster_id; /* liars: sites that lie; roster_id: as the last frame named it */
     bool idlers;               /* the liars stay when the faults end, and give nobody any record … */
     bool botchers;             /* … or stay, and sign what they say wrongly */

@@ -230,14 +230,19 @@ bool neb__trainer_is_witness(const struct neb_trainer *t)
     return false;
 }
 
-/* A witness votes and stores. It follows what the others learn and makes no step. */
+/* A witness votes and stores. An observer does not even vote. Both follow what the others learn and make no step. */
 neb_status neb__trainer_attend(struct neb_trainer *t)
 {
     neb_status status = NEB_OK;
-    neb__info("this site is a witness: it votes and stores, and does not train");
+    bool observes = neb__session_observes(t->session);
+    const char *role = observes ? "observer" : "witness";
+    neb__info(
+        observes
+            ? "this site is an observer: it follows the run and gets its model, and neither votes nor trains"
+            : "this site is a witness: it votes and stores, and does not train");
     while (status == NEB_OK && !*t->stop) {
         status = attend(t, 1);
-        neb__meter_sample(&t->meter, &(struct neb_meter_point){0}, "witness", false);
+        neb__meter_sample(&t->meter, &(struct neb_meter_point){0}, role, false);
     }
     if (*t->stop) return NEB_ERR_CANCELLED;
     if (status != NEB_ERR_CANCELLED) return status;

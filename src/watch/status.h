@@ -26,7 +26,7 @@
     TEXT(strategy, 16, "", LOOP, OLD("", "", "", ""), "`replica`, `relay`, `tutor`, `pipeline`")                                        \
     TEXT(role, 16, "", LOOP, OLD("", "role", "", ""), "what the site does in the job; `alone` without other sites")         \
     TEXT(state, 16, "", LOOP, OLD("", "state", "", ""),                                                                     \
-         "what the training loop does: training, teaching, waiting, evaluating, witness, done, stopped; "                   \
+         "what the training loop does: training, teaching, waiting, evaluating, witness, observer, done, stopped; "                   \
          "if the loop is silent, `session`")                                                                           \
     TEXT(session, 16, "", SESSION, OLD("state", "", "state", "state"),                                                      \
          "how the rounds are: starting, catching up, training, waiting, ending, ended, halted, stopped")                    \
@@ -122,7 +122,7 @@
     BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it, or reaches it through another member")             \
     TEXT(via, 64, "", SEEN, OLD("", "", "", ""), "the member through which this site reaches it; empty: a direct line, or none") \
     BOOL(votes, SEEN, OLD("", "", "", "votes"), "it votes")                                                                 \
-    BOOL(trains, SEEN, OLD("", "", "", "trains"), "it trains; a witness does not")                                          \
+    BOOL(trains, SEEN, OLD("", "", "", "trains"), "it trains; a witness or observer does not")                                        \
     BOOL(leads, SEEN, OLD("", "", "", "leads"), "this site takes it for the leader")                                        \
     REAL(rtt_ms, 2, "ms", SEEN, OLD("", "", "", "rtt_ms"), "round trip to it")                                              \
     REAL(goodput_bps, 0, "bit/s", SEEN, OLD("", "", "", "goodput_bps"), "of updates towards it; 0: not measured yet")       \
