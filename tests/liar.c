@@ -146,7 +146,7 @@ static bool add_record(struct liar *l, uint8_t type, uint64_t index, struct neb_
  * copy of it. */
 static void forge_records(struct liar *l)
 {
-    const struct neb_seal seal = {l, sign, NULL};
+    const struct neb_seal seal = {.arg = l, .sign = sign, .verify = NULL};
     struct neb_round_frame f = plain(l, NEB_ROUND_FRAME_LOG);
     struct neb_hash h = l->hash[f.commit % HASHES];
     struct neb_buf blob;
@@ -202,7 +202,7 @@ static void forge_roster(struct liar *l)
 static void forge_leader(struct liar *l)
 {
     struct neb_round_frame f = plain(l, NEB_ROUND_FRAME_PING);
-    const struct neb_seal seal = {l, sign, NULL};
+    const struct neb_seal seal = {.arg = l, .sign = sign, .verify = NULL};
     f.view = f.normal = (f.view / 64 + 1) * 64 + f.from;
     f.flags = NEB_FLAG_PROOF;
     f.start = l->heard.commit;
@@ -264,7 +264,7 @@ static void sign_anew(struct liar *l, uint16_t peer, const struct neb_message *m
         h.site = neb__net_self(l->net);
         h.k = ++l->k;
         if (lies(l, "ahead")) h.b = (uint64_t)1 << 30;
-        const struct neb_seal seal = {l, sign, NULL};
+        const struct neb_seal seal = {.arg = l, .sign = sign, .verify = NULL};
         if (neb__update_header_sign(&h, copy + NEB_UPDATE_HEADER_SIZE, &l->genesis, &seal) != NEB_OK) break;
         neb__update_header_put(&h, copy);
         tell(l, peer, NEB_ROUND, NEB_MSG_UPDATE, copy, m->size);
@@ -308,7 +308,7 @@ static void contribute(struct liar *l, const struct neb_message *m)
     l->next[h.c0] = h.b + 1;
     neb__buf_init(&b, (size_t)1 << 31);
     if (recode(l, &h, m, &b)) {
-        const struct neb_seal seal = {l, sign, NULL};
+        const struct neb_seal seal = {.arg = l, .sign = sign, .verify = NULL};
         h.site = neb__net_self(l->net);
         h.k = ++l->k;
         h.length = (uint32_t)(b.len - NEB_UPDATE_HEADER_SIZE);

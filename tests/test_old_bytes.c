@@ -196,7 +196,7 @@ static void check_records(void)
             if (ordered ? !may : must) continue;
             struct neb_record *r = record(type, type == NEB_RECORD_ROUND ? 2 : 0);
             r->ordered = ordered;
-            r->order = order(NEB_OP_END);
+            if (r->order) *r->order = order(NEB_OP_END);
             snprintf(name, sizeof name, "record-%u%s", type, ordered ? "-ordered" : "");
             check_record(name, r);
             neb__free(r);
@@ -260,17 +260,18 @@ static void check_updates(void)
 static void check_orders(void)
 {
     const struct neb_hash genesis = hash(0x50);
-    for (uint8_t op = NEB_OP_ADMIT; op < NEB_OP_ORDERS; op++) {
+    for (uint8_t op = NEB_OP_ADMIT; op <= NEB_OP_BOUND; op++) {
         char name[40];
-        uint8_t bytes[NEB_ORDER_SIZE];
+        uint8_t bytes[NEB_ORDER_MAX];
         struct neb_order o = order(op), p;
+        struct neb_reader in = {bytes, NEB_ORDER_SIZE, false};
         assert_ok(neb__order_sign(&o, &genesis, &seal));
         snprintf(name, sizeof name, "order-%u", op);
-        neb__order_put(&o, bytes);
-        recorded_is(name, bytes, sizeof bytes);
-        assert_true(neb__order_get(bytes, &p));
-        neb__order_put(&p, bytes);
-        recorded_is(name, bytes, sizeof bytes);
+        assert_int_equal(neb__order_put(&o, bytes), NEB_ORDER_SIZE);
+        recorded_is(name, bytes, NEB_ORDER_SIZE);
+        assert_true(neb__order_get(&in, &p));
+        assert_int_equal(neb__order_put(&p, bytes), NEB_ORDER_SIZE);
+        recorded_is(name, bytes, NEB_ORDER_SIZE);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "seal/rekey.h"
 #include "seal/site.h"
+#include "solo.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -169,11 +170,93 @@ static void requests_are_hostile(void **state)
     sites_free(&s);
 }
 
+/* ---- the log: site 1's updates are those of two cores, which get them by hand ------------------------------------------ */
+
+static uint64_t chain_epoch;
+
+static bool has_epoch(void *arg, uint64_t epoch)
+{
+    (void)arg;
+    return epoch <= chain_epoch;
+}
+
+/* Both have an update of site 1. Returns how many records that made. */
+static uint64_t offer(struct solo s[2], uint8_t hash, uint64_t k, uint64_t b)
+{
+    const struct neb_update_header update = {
+        .site = 1, .c1 = 1, .k = k, .b = b, .tau = 1, .weight = 1, .length = 10};
+    uint64_t before = solo_status(&s[0]).commit;
+    for (int i = 0; i < 2; i++)
+        solo_event(&s[i], (struct neb_event){.type = NEB_EV_UPDATE, .update = &update, .hash = {{hash}}});
+    pair_run(s, 8000);
+    assert_int_equal(solo_status(&s[0]).commit, solo_status(&s[1]).commit);
+    return solo_status(&s[0]).commit - before;
+}
+
+static uint64_t order(struct solo s[2], uint64_t epoch, unsigned signer)
+{
+    uint64_t before = solo_status(&s[0]).commit;
+    struct neb_order o =
+        solo_order(&s[0], (struct neb_order){.op = NEB_OP_REKEY, .site = 1, .value = epoch}, signer);
+    solo_event(&s[0], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
+    pair_run(s, 8000);
+    return solo_status(&s[0]).commit - before;
+}
+
+/* A thief signs the highest number there is. The owner's updates are out until it has another key; then they count again, and
+ * nothing from before the change does. */
+static void a_new_key_is_counted_anew(void **state)
+{
+    (void)state;
+    struct solo s[2];
+    pair_start(s, (struct neb_members){1, 3, 3, 2, NEB_NO_SITE});
+    for (int i = 0; i < 2; i++) s[i].r->cfg.seal.has_epoch = has_epoch;
+    chain_epoch = 1;
+    assert_int_equal(offer(s, 1, 1, 0), 1);
+    assert_int_equal(offer(s, 2, UINT64_MAX, 1), 1); /* the thief */
+    assert_int_equal(offer(s, 3, 2, 2), 0);          /* the owner, under the old key */
+    assert_int_equal(s[1].r->next_k, UINT64_MAX);
+    assert_int_equal(order(s, 2, NEB_BY_OPERATOR), 0); /* nobody knows the new key */
+    assert_int_equal(order(s, 1, 1), 0);               /* nor may the site, or who has its key, do that */
+    chain_epoch = 2;
+    assert_int_equal(order(s, 2, NEB_BY_OPERATOR), 1);
+    assert_int_equal(solo_status(&s[0]).roster.epoch, 2);
+    assert_int_equal(s[1].r->next_k, s[1].r->first_k); /* the owner's own numbers */
+    pair_run(s, 8000);
+    assert_int_equal(solo_status(&s[0]).commit, 3); /* update 3 is here, and was signed with the old key */
+    assert_int_equal(offer(s, 4, 9, 1), 0);         /* made before: it may have been in a record */
+    assert_int_equal(offer(s, 5, 3, 2), 1);         /* the owner, under the new key */
+    assert_int_equal(offer(s, 6, 3, 3), 0);         /* the numbers still ascend */
+    assert_int_equal(offer(s, 7, 4, 3), 1);
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
+/* An update that a thief signed and one site has is worth nothing behind the change, whoever gets it then. */
+static void an_old_key_is_worth_nothing(void **state)
+{
+    (void)state;
+    struct solo s[2];
+    const struct neb_update_header update = {.site = 1, .c1 = 1, .k = 5, .tau = 1, .weight = 1, .length = 10};
+    const struct neb_event have = {.type = NEB_EV_UPDATE, .update = &update, .hash = {{8}}};
+    pair_start(s, (struct neb_members){1, 3, 3, 2, NEB_NO_SITE});
+    for (int i = 0; i < 2; i++) s[i].r->cfg.seal.has_epoch = has_epoch;
+    chain_epoch = 1;
+    solo_event(&s[0], have);
+    assert_int_equal(order(s, 1, NEB_BY_OPERATOR), 1);
+    solo_event(&s[1], have);
+    pair_run(s, 8000);
+    assert_int_equal(solo_status(&s[0]).commit, 1);
+    assert_int_equal(offer(s, 9, 1, 0), 1);
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stolen_key_locks_nobody_out_for_good),
         cmocka_unit_test(requests_are_hostile),
+        cmocka_unit_test(a_new_key_is_counted_anew),
+        cmocka_unit_test(an_old_key_is_worth_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

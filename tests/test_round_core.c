@@ -199,7 +199,8 @@ static void force_and_adopt_name_a_history(void **state)
     unsigned operator_id = NEB_BY_OPERATOR;
     struct neb_hash genesis = {{0}};
     wrong.signer = NEB_BY_OPERATOR;
-    assert_ok(neb__order_sign(&wrong, &genesis, &(struct neb_seal){&operator_id, test_sign, test_verify}));
+    assert_ok(neb__order_sign(
+        &wrong, &genesis, &(struct neb_seal){.arg = &operator_id, .sign = test_sign, .verify = test_verify}));
     solo_give(&s, &wrong); /* another history was adopted */
     assert_true(s.halts == 1 && solo_status(&s).state == NEB_ROUND_HALTED);
     solo_stop(&s);
@@ -357,7 +358,7 @@ static void a_lapse_is_told_once_it_is_on_the_disk(void **state)
     struct neb_round_frame hello = {
         .type = NEB_ROUND_FRAME_HELLO, .from = 1, .phase = 2, .number = 4, .nonce = 1, .start = 1};
     unsigned one = 1;
-    const struct neb_seal seal = {&one, test_sign, test_verify};
+    const struct neb_seal seal = {.arg = &one, .sign = test_sign, .verify = test_verify};
     assert_ok(neb__lapse_sign(&s.r->cfg.genesis, &seal, 1, 4, hello.signature));
     s.full = true;
     solo_frame(&s, hello);

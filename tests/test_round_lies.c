@@ -15,7 +15,7 @@ static struct neb_certificate certify(struct solo *s, uint64_t signers, uint64_t
 {
     struct neb_certificate c = {0};
     for (unsigned i = 0; i < 8; i++) {
-        struct neb_seal seal = {&i, test_sign, test_verify};
+        struct neb_seal seal = {.arg = &i, .sign = test_sign, .verify = test_verify};
         struct neb_said said = {.kind = NEB_SAID_HOLDS,
                                 .site = (uint8_t)i,
                                 .epoch = s->r->roster.epoch,
@@ -112,12 +112,12 @@ static void a_record_must_follow_from_the_log(void **state)
         tell_record(&s, from, epoch,
                     (struct neb_record){.type = NEB_RECORD_ORDER,
                                         .ordered = true,
-                                        .order = {.op = NEB_OP_BUDGET,
-                                                  .value = 1,
-                                                  .epoch = 1,
-                                                  .index = 1,
-                                                  .head = commit,
-                                                  .signer = NEB_BY_OPERATOR}});
+                                        .order = &(struct neb_order){.op = NEB_OP_BUDGET,
+                                                                     .value = 1,
+                                                                     .epoch = 1,
+                                                                     .index = 1,
+                                                                     .head = commit,
+                                                                     .signer = NEB_BY_OPERATOR}});
         tell_signed(&s, from, epoch, (struct neb_record){.type = NEB_RECORD_END},
                     0); /* nobody certified it */
         tell_signed(&s, from, epoch, (struct neb_record){.type = NEB_RECORD_END}, 2);  /* … too few */
@@ -185,7 +185,7 @@ static void a_displaced_site_acknowledges_no_second_record(void **state)
 
 static void say(struct solo *s, unsigned site, struct neb_said *said)
 {
-    struct neb_seal seal = {&site, test_sign, test_verify};
+    struct neb_seal seal = {.arg = &site, .sign = test_sign, .verify = test_verify};
     said->site = (uint8_t)site;
     said->epoch = s->r->roster.epoch;
     assert_ok(neb__said_sign(said, &s->r->cfg.genesis, &seal));
@@ -226,7 +226,7 @@ static void a_replaced_key_still_proves_the_past(void **state)
     struct solo s;
     solo_start(&s);
     unsigned former = 1 | NEB_BY_FORMER, stranger = 5;
-    struct neb_seal old = {&former, test_sign, test_verify}, other = {&stranger, test_sign, test_verify};
+    struct neb_seal old = {.arg = &former, .sign = test_sign}, other = {.arg = &stranger, .sign = test_sign};
     struct neb_certificate c = certify(&s, 1, 1, &s.r->cfg.genesis);
     struct neb_said said = {.kind = NEB_SAID_HOLDS, .site = 1, .epoch = 1, .view = c.view, .normal = c.view};
     uint8_t signature[NEB_SEAL_SIZE];
@@ -293,7 +293,7 @@ static void report_root(struct solo *s, unsigned from, uint64_t index, uint8_t r
     b[NEB_HASH_SIZE + 8] = root;
     assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, f.signature));
     for (uint64_t i = 0; i <= s->r->head; i++) { /* its acknowledgements */
-        struct neb_seal seal = {&from, test_sign, test_verify};
+        struct neb_seal seal = {.arg = &from, .sign = test_sign, .verify = test_verify};
         struct neb_said *said = &f.said[f.saids++];
         *said = (struct neb_said){.kind = NEB_SAID_HOLDS,
                                   .site = (uint8_t)from,

@@ -10,7 +10,7 @@ static const struct neb_members two = {1, 3, 3, 1, NEB_NO_SITE};
 
 static void sign_as(struct solo *s, unsigned site, struct neb_said *said)
 {
-    struct neb_seal seal = {&site, test_sign, test_verify};
+    struct neb_seal seal = {.arg = &site, .sign = test_sign, .verify = test_verify};
     said->site = (uint8_t)site;
     said->epoch = s->r->roster.epoch;
     assert_ok(neb__said_sign(said, &s->r->cfg.genesis, &seal));
@@ -361,7 +361,7 @@ static void a_forced_roster_must_be_in_time(void **state)
         assert_non_null(rec);
         rec->type = NEB_RECORD_FORCED;
         rec->ordered = true;
-        rec->order = o;
+        *rec->order = o;
         rec->roster = o.roster;
         rec->epoch = 3;
         rec->index = s.r->commit + 1;
@@ -388,7 +388,7 @@ static void no_survivor_among_liars(void **state)
         assert_non_null(rec);
         rec->type = NEB_RECORD_ROSTER;
         rec->ordered = true;
-        rec->order = o;
+        *rec->order = o;
         rec->epoch = rec->index = 1;
         assert_true(neb__order_roster(&o, &three, &rec->roster));
         assert_int_equal(neb__order_explains(s.r, rec, false), !byzantine);

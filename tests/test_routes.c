@@ -43,8 +43,9 @@ static bool verify(void *arg, unsigned signer, const char *purpose, const void *
 static struct neb_routes *open_site(unsigned i, uint64_t life)
 {
     struct neb_routes *r;
-    struct neb_routes_config c = {
-        .self = (uint16_t)i, .life = life, .seal = {(void *)(uintptr_t)i, sign, verify}};
+    struct neb_routes_config c = {.self = (uint16_t)i,
+                                  .life = life,
+                                  .seal = {.arg = (void *)(uintptr_t)i, .sign = sign, .verify = verify}};
     assert_ok(neb__routes_create(&c, &r));
     neb__routes_members(r, (1u << SITES) - 1);
     return r;

@@ -5,8 +5,11 @@
  * and can be given at any site, even by copying the file there. */
 #include "cli/give_order.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "cli/member_words.h"
+#include "cli/operator_words.h"
+#include "seal/rekey.h"
 #include "seal/site.h"
 #include "watch/status.h"
 
@@ -21,8 +24,9 @@
 struct place {
     const char *folder;
     struct neb_chain *chain;
-    struct neb_key *key;       /* signs */
-    struct neb_members roster; /* of the log */
+    struct neb_operator_keys keys; /* sign */
+    struct neb_operators set;      /* of whom enough must sign */
+    struct neb_members roster;     /* of the log */
     uint64_t index;
     struct neb_hash head, genesis;
 };
@@ -89,10 +93,9 @@ static neb_status new_epoch(struct place *p, uint64_t gone, const struct neb_mem
         if (!(neb__bit(next.members[i].id) & gone)) next.members[n++] = next.members[i];
     if (add) next.members[n++] = *add;
     next.count = n;
-    const struct neb_key *signers[] = {p->key};
-    neb_status status = neb__chain_propose(p->chain, gone ? NEB_EPOCH_EVICT : NEB_EPOCH_CHANGE, p->index,
-                                           &p->head, &next, signers, 1, out);
-    if (status == NEB_OK) status = neb__chain_extend(p->chain, out->data, out->len);
+    neb_status status =
+        neb__chain_propose(p->chain, gone ? NEB_EPOCH_EVICT : NEB_EPOCH_CHANGE, p->index, &p->head, &next,
+                           (const struct neb_key *const *)p->keys.key, p->keys.n, out);
     neb__roster_free(&next);
     return status;
 }
@@ -101,13 +104,14 @@ static neb_status admit(struct place *p, const struct neb_demand *d, struct neb_
                         struct neb_buf *epoch)
 {
     struct neb_member m = {.flags = (uint8_t)(NEB_MEMBER_LEARNER | (d->witness ? NEB_MEMBER_WITNESS : 0))};
+    if (d->observer) m.flags = NEB_MEMBER_OBSERVES;
     NEB_TRY(neb__member_identity(d->words[0], &m));
     for (int i = 1; i < d->n; i++) NEB_TRY(neb__member_address(&m, d->words[i]));
     if (neb__roster_by_name(&p->chain->now, m.name))
         return neb__fail(NEB_ERR_EXISTS, "'%s' is a member already", m.name);
     NEB_TRY(new_epoch(p, 0, &m, epoch));
-    order->site = neb__roster_by_name(&p->chain->now, m.name)->id;
-    order->flags = d->witness ? 0 : 1;
+    order->site = (uint16_t)(p->chain->last_id + 1);
+    order->flags = d->witness || d->observer ? 0 : 1;
     if (order->site >= NEB_SITES_MAX)
         return neb__fail(NEB_ERR_LIMIT, "a run has at most %d sites over its life", NEB_SITES_MAX);
     return NEB_OK;
@@ -155,6 +159,57 @@ static neb_status restrict_to(struct place *p, int n, char **names, struct neb_o
     return gone ? new_epoch(p, gone, NULL, epoch) : NEB_OK;
 }
 
+/* An epoch that a first try has brought into the chain already is not made again; the order still is the old operators'. */
+static neb_status operators(struct place *p, const struct neb_demand *d, struct neb_order *order,
+                            struct neb_buf *epoch)
+{
+    struct neb_operators next;
+    NEB_TRY(neb__operator_set(d->words[0], d->threshold, &next));
+    order->value = p->chain->epoch + 1;
+    if (!neb__operators_equal(&next, &p->chain->operators))
+        return neb__chain_propose_operators(p->chain, &next, p->index, &p->head,
+                                            (const struct neb_key *const *)p->keys.key, p->keys.n, epoch);
+    order->value = p->chain->operators_epoch;
+    if (!order->value) return neb__fail(NEB_ERR_EXISTS, "these are the operators of the run already");
+    return neb__operators_before(p->chain, order->value, &p->set);
+}
+
+/* As with operators: a first try may have brought the key into the chain already. */
+static neb_status renew(struct place *p, const char *text, size_t n, struct neb_order *order,
+                        struct neb_buf *epoch)
+{
+    struct neb_roster next;
+    struct neb_rekey_head head;
+    uint16_t site = 0;
+    if (neb__rekey_taken(text, n, p->chain, &site)) {
+        order->site = site;
+        order->value = p->chain->epoch;
+        return NEB_OK;
+    }
+    NEB_TRY(neb__rekey_check(text, n, p->chain, &next, &head));
+    for (uint32_t i = 0; i < next.count; i++)
+        if (!neb__public_equal(&next.members[i].key, &p->chain->now.members[i].key))
+            site = next.members[i].id;
+    order->site = site;
+    order->value = p->chain->epoch + 1;
+    neb_status status = neb__chain_propose(p->chain, NEB_EPOCH_CHANGE, p->index, &p->head, &next,
+                                           (const struct neb_key *const *)p->keys.key, p->keys.n, epoch);
+    neb__roster_free(&next);
+    return status;
+}
+
+static neb_status rekey(struct place *p, const char *file, struct neb_order *order, struct neb_buf *epoch)
+{
+    struct neb_buf text;
+    neb__buf_init(&text, 4096);
+    neb_status status = neb__file_read(file, &text);
+    if (status == NEB_OK) status = renew(p, (const char *)text.data, text.len, order, epoch);
+    neb__buf_free(&text);
+    if (status == NEB_OK && !(p->roster.members & neb__bit(order->site)))
+        return neb__fail(NEB_ERR_NOTFOUND, "the site is no member of the run");
+    return status;
+}
+
 static neb_status bound(const char *text, uint64_t *out)
 {
     char *end;
@@ -189,6 +244,8 @@ static neb_status word(struct place *p, const struct neb_demand *d, struct neb_o
     case NEB_OP_EVICT: return evict(p, words[0], order, epoch);
     case NEB_OP_FORCE:
     case NEB_OP_ADOPT: return restrict_to(p, d->n, words, order, epoch);
+    case NEB_OP_OPERATORS: return operators(p, d, order, epoch);
+    case NEB_OP_REKEY: return rekey(p, words[0], order, epoch);
     case NEB_OP_BUDGET: return budget(words[0], &order->value);
     case NEB_OP_BOUND: return bound(words[0], &order->value);
     case NEB_OP_SURVIVOR:
@@ -216,6 +273,28 @@ static neb_status sign(void *arg, const char *purpose, const void *b, size_t n, 
     return NEB_OK;
 }
 
+/* One operator signs the order as a whole, several one by one. */
+neb_status neb__order_sign_with(const struct neb_operators *set, const struct neb_operator_keys *keys,
+                                const struct neb_hash *genesis, struct neb_order *order)
+{
+    for (uint32_t i = 0; i < keys->n; i++) {
+        const struct neb_seal seal = {.arg = keys->key[i], .sign = sign};
+        struct neb_public key;
+        if (set->count == 1 || order->signer != NEB_BY_OPERATOR)
+            return neb__order_sign(order, genesis, &seal);
+        neb__key_public(keys->key[i], &key);
+        int who = neb__operators_find(set, &key);
+        if (who < 0)
+            return neb__fail(NEB_ERR_AUTH,
+                             "not a key of the run's %u operators: --operator DIR, the folder of "
+                             "one of them",
+                             set->count);
+        neb_status status = neb__order_sign_part(order, (uint8_t)who, genesis, &seal);
+        if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
+    }
+    return NEB_OK;
+}
+
 /* The file goes away when the order is carried out, and gets another name when it is refused. */
 enum neb_order_fate neb__order_fate(const char *path)
 {
@@ -228,8 +307,26 @@ enum neb_order_fate neb__order_fate(const char *path)
     return gone ? NEB_FATE_DONE : NEB_FATE_WAITING;
 }
 
+/* In the site's folder when enough have signed, else in a file for the other operators. */
+static neb_status leave(const struct place *p, const struct neb_demand *d, const struct neb_order_file *f,
+                        char *path, size_t size, unsigned *missing)
+{
+    const struct neb_operators *set = &p->set;
+    bool parts = f->order.signer == NEB_BY_OPERATOR && set->count > 1;
+    unsigned have = f->order.parts, need = set->threshold;
+    *missing = parts && have < need ? need - have : 0;
+    if (!*missing) return neb__order_file_write(p->folder, f, path, size);
+    if (!d->to || !*d->to)
+        return neb__fail(NEB_ERR_INVALID,
+                         "%u of %u operators must sign: give the folders of %u (--operator DIR,DIR), or --to "
+                         "FILE, which the others sign with `nebula-i order FOLDER sign FILE`",
+                         set->threshold, set->count, set->threshold);
+    snprintf(path, size, "%s", d->to);
+    return neb__order_file_save(path, f);
+}
+
 neb_status neb__order_give(const char *folder, const char *operator_, const struct neb_demand *d, char *path,
-                           size_t size)
+                           size_t size, unsigned *missing)
 {
     struct place p = {.folder = folder};
     struct neb_order order;
@@ -239,15 +336,15 @@ neb_status neb__order_give(const char *folder, const char *operator_, const stru
         return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs orders");
     neb__buf_init(&epoch, NEB_EPOCH_BYTES_MAX + 4);
     neb_status status = neb__site_roster_load(folder, &p.chain);
+    if (status == NEB_OK) p.set = p.chain->operators;
     if (status == NEB_OK) status = read_log_end(&p);
-    if (status == NEB_OK) status = neb__site_key(own ? folder : operator_, &p.key);
+    if (status == NEB_OK) status = neb__operator_keys(own ? folder : operator_, &p.keys);
     if (status == NEB_OK) status = word(&p, d, &order, &epoch);
-    const struct neb_seal seal = {.arg = p.key, .sign = sign};
-    if (status == NEB_OK) status = neb__order_sign(&order, &p.genesis, &seal);
+    if (status == NEB_OK) status = neb__order_sign_with(&p.set, &p.keys, &p.genesis, &order);
     const struct neb_order_file f = {.order = order, .epoch = epoch.data, .epoch_size = epoch.len};
-    if (status == NEB_OK) status = neb__order_file_write(folder, &f, path, size);
+    if (status == NEB_OK) status = leave(&p, d, &f, path, size, missing);
     neb__buf_free(&epoch);
-    neb__key_free(p.key);
+    neb__operator_keys_free(&p.keys);
     neb__chain_free(p.chain);
     return status;
 }

@@ -6,8 +6,9 @@
  *
  * `seal` turns it into the genesis: from then on a file is a signed chain (seal/roster.h), and every change is an epoch
  * that the operator's key signs. */
-#include "cli/log_head.h"
 #include "cli/member_words.h"
+#include "cli/operator_words.h"
+#include "cli/roster_change.h"
 #include "cli/verb.h"
 #include "run/influence.h"
 #include "run/quorum_fact.h"
@@ -23,51 +24,35 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct options {
-    char *operator_, *job, *head, *influence, *quorum;
-    int64_t votes;
-    bool witness, learner, observer, force, replace;
-};
-
 static const struct neb_opt table[] = {
-    NEB_OPT_AS(struct options, operator_, "operator", NEB_OPT_TEXT, "", NULL,
-               "site folder of the run's operator"),
-    NEB_OPT(struct options, job, NEB_OPT_TEXT, "", NULL,
+    NEB_OPT_AS(struct neb_roster_options, operator_, "operator", NEB_OPT_TEXT, "", NULL,
+               "site folder of the run's operator; of several with commas between (seal: or identities)"),
+    NEB_OPT(struct neb_roster_options, threshold, NEB_OPT_INT, "0", NULL,
+            "seal, operators: how many of several operators must sign; 0: more than half",
+            NEB_OPT_RANGE(0, NEB_OPERATORS_MAX)),
+    NEB_OPT(struct neb_roster_options, job, NEB_OPT_TEXT, "", NULL,
             "seal: the job file; its hash becomes a fact of the genesis"),
-    NEB_OPT(struct options, influence, NEB_OPT_TEXT, NEB_INFLUENCE_DEFAULT, NULL,
+    NEB_OPT(struct neb_roster_options, influence, NEB_OPT_TEXT, NEB_INFLUENCE_DEFAULT, NULL,
             "seal: what one site can do to the model: clip=F bound=F combine=mean|trimmed|median liars=N "
             "weights=equal|auto|N; or off"),
-    NEB_OPT(struct options, quorum, NEB_OPT_TEXT, "majority", NULL,
+    NEB_OPT(struct neb_roster_options, quorum, NEB_OPT_TEXT, "majority", NULL,
             "seal: voters that decide: majority, or byzantine (2f + 1 of 3f + 1, so f may lie)"),
-    NEB_OPT(struct options, votes, NEB_OPT_INT, "1", NULL, "votes of the member; 2 for a survivor of two",
-            NEB_OPT_RANGE(0, 2)),
-    NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
+    NEB_OPT(struct neb_roster_options, votes, NEB_OPT_INT, "1", NULL,
+            "votes of the member; 2 for a survivor of two", NEB_OPT_RANGE(0, 2)),
+    NEB_OPT(struct neb_roster_options, witness, NEB_OPT_BOOL, "no", NULL,
             "the member votes and stores, but does not train"),
-    NEB_OPT(struct options, learner, NEB_OPT_BOOL, "no", NULL, "the member follows and has no vote yet"),
-    NEB_OPT(struct options, observer, NEB_OPT_BOOL, "no", NULL,
+    NEB_OPT(struct neb_roster_options, learner, NEB_OPT_BOOL, "no", NULL,
+            "the member follows and has no vote yet"),
+    NEB_OPT(struct neb_roster_options, observer, NEB_OPT_BOOL, "no", NULL,
             "the member follows the run and gets its model; it never votes or trains"),
-    NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL,
+    NEB_OPT(struct neb_roster_options, head, NEB_OPT_TEXT, "", NULL,
             "evict, admit, rekey: INDEX:HASH of the log's head; 0: no run has begun with this roster"),
-    NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
+    NEB_OPT(struct neb_roster_options, force, NEB_OPT_BOOL, "no", NULL,
             "evict: even when the others had no majority before"),
-    NEB_OPT(struct options, replace, NEB_OPT_BOOL, "no", NULL,
+    NEB_OPT(struct neb_roster_options, replace, NEB_OPT_BOOL, "no", NULL,
             "join: in place of the roster that the folder has, which is kept as roster.before"),
     NEB_OPT_END,
 };
-
-static neb_status member_from_args(const struct options *o, int argc, char **argv, struct neb_member *m)
-{
-    *m = (struct neb_member){0};
-    NEB_TRY(neb__member_identity(argv[0], m));
-    if (o->observer && (o->witness || o->learner))
-        return neb__fail(NEB_ERR_CONFIG,
-                         "an observer neither votes nor trains: leave out --witness, --learner");
-    m->votes = o->learner || o->observer ? 0 : (uint8_t)o->votes;
-    m->flags = (uint8_t)((o->witness ? NEB_MEMBER_WITNESS : 0) | (o->learner ? NEB_MEMBER_LEARNER : 0) |
-                         (o->observer ? NEB_MEMBER_OBSERVES : 0));
-    for (int i = 1; i < argc; i++) NEB_TRY(neb__member_address(m, argv[i]));
-    return NEB_OK;
-}
 
 static neb_status draft_word(struct neb_member *m, const char *word)
 {
@@ -128,7 +113,7 @@ static neb_status add(struct neb_call *c)
     const char *draft = c->words[0];
     struct neb_member m;
     char identity[NEB_IDENTITY_SIZE];
-    NEB_TRY(member_from_args(c->options, c->n - 1, c->words + 1, &m));
+    NEB_TRY(neb__roster_member(c->options, c->n - 1, c->words + 1, &m));
     FILE *f = fopen(draft, "a");
     if (!f) return neb__fail(NEB_ERR_IO, "cannot write %s", draft);
     neb__identity_format(m.name, &m.key, identity);
@@ -155,13 +140,6 @@ static neb_status job_fact(const char *path, struct neb_fact *f)
     return NEB_OK;
 }
 
-static void print_hash(const char *label, const struct neb_hash *h)
-{
-    char hex[2 * NEB_HASH_SIZE + 1];
-    neb__hash_hex(h, hex);
-    printf("%-10s %s\n", label, hex);
-}
-
 /* Sites that no other can dial have no line to each other. */
 static void say_far(const struct neb_roster *r)
 {
@@ -181,30 +159,32 @@ static void say_far(const struct neb_roster *r)
 static neb_status seal(struct neb_call *c)
 {
     static struct neb_member members[NEB_MEMBERS_MAX];
-    const struct options *o = c->options;
+    const struct neb_roster_options *o = c->options;
     const char *draft = c->words[0], *file = c->words[1];
     struct neb_roster r = {members, 0};
-    struct neb_fact fact[4];
+    struct neb_fact fact[5];
     uint32_t facts = 0, train = 0, voters = 0;
     struct neb_public operator_key;
-    char name[NEB_NAME_SIZE];
+    struct neb_operators operators;
     struct neb_chain *chain = NULL;
     struct stat st;
     if (!o->operator_) return neb__fail(NEB_ERR_CONFIG, "nebula-i roster seal: --operator DIR is needed");
     if (!stat(file, &st)) return neb__fail(NEB_ERR_EXISTS, "%s exists already", file);
     NEB_TRY(draft_read(draft, &r));
     NEB_TRY(neb__roster_meets(&r));
-    NEB_TRY(neb__site_identity(o->operator_, name, &operator_key));
+    NEB_TRY(neb__operator_set(o->operator_, o->threshold, &operators));
+    NEB_TRY(neb__operators_name(&operators, &operator_key));
     for (uint32_t i = 0; i < r.count; i++) train += !(members[i].flags & NEB_MEMBER_WITNESS);
     for (uint32_t i = 0; i < r.count; i++) voters += members[i].votes > 0;
     neb__fact_runs(&fact[facts++]);
+    if (operators.count > 1) NEB_TRY(neb__fact_operators(&operators, &fact[facts++]));
     if (o->job) NEB_TRY(job_fact(o->job, &fact[facts++]));
     if (strcmp(o->influence, "off")) NEB_TRY(neb__influence_fact(o->influence, train, &fact[facts++]));
     NEB_TRY(neb__quorum_fact(o->quorum, voters, &fact[facts++]));
     NEB_TRY(neb__chain_create(&operator_key, fact, facts, &r, &chain));
     neb_status status = neb__chain_write(chain, file, 0644);
     if (status == NEB_OK) {
-        print_hash("genesis", &chain->genesis_hash);
+        neb__roster_print_hash("genesis", &chain->genesis_hash);
         fflush(stdout);
         fprintf(stderr,
                 "every site takes a copy of this file into its folder DIR:\n  nebula-i roster join %s DIR\n",
@@ -224,16 +204,6 @@ static void print_rule(const struct neb_fact *f)
     printf("%-10s %s\n", f->name, text);
 }
 
-/* FILE, or the folder of a site that has joined. */
-static neb_status open_chain(const char *path, char file[PATH_MAX], struct neb_chain **out)
-{
-    struct stat st;
-    bool dir = !stat(path, &st) && S_ISDIR(st.st_mode);
-    if (snprintf(file, PATH_MAX, dir ? "%s/roster" : "%s", path) >= PATH_MAX)
-        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
-    return dir ? neb__site_roster_load(path, out) : neb__chain_read(path, out);
-}
-
 static void print_member(const char *label, const struct neb_member *m)
 {
     char identity[NEB_IDENTITY_SIZE];
@@ -242,6 +212,16 @@ static void print_member(const char *label, const struct neb_member *m)
            m->flags & NEB_MEMBER_LEARNER ? " learner" : "");
     for (int a = 0; a < m->addresses; a++) printf(" %s", m->address[a]);
     printf("\n");
+}
+
+static void print_operators(const struct neb_operators *set)
+{
+    if (set->count > 1) printf("%-10s %u of %u must sign\n", "operators", set->threshold, set->count);
+    for (int i = 0; i < set->count; i++) {
+        printf("%-10s ", "operator");
+        for (int k = 0; k < NEB_PUBLIC_SIZE; k++) printf("%02x", set->key[i].b[k]);
+        printf("\n");
+    }
 }
 
 /* A draft is a text file; a sealed roster begins with bytes that no text has. */
@@ -273,16 +253,17 @@ static neb_status show(struct neb_call *call)
     char file[PATH_MAX];
     struct neb_chain *c;
     if (is_draft(call->words[0])) return show_draft(call->words[0]);
-    NEB_TRY(open_chain(call->words[0], file, &c));
+    NEB_TRY(neb__roster_open(call->words[0], file, &c));
     printf("run        ");
     for (int i = 0; i < NEB_RUN_ID_SIZE; i++) printf("%02x", c->run_id[i]);
     printf("\n");
-    print_hash("genesis", &c->genesis_hash);
+    neb__roster_print_hash("genesis", &c->genesis_hash);
     printf("epoch      %" PRIu64 "\n", c->epoch);
-    print_hash("head", &c->head);
+    neb__roster_print_hash("head", &c->head);
     for (uint32_t i = 0; i < c->fact_count; i++)
         if (!strcmp(c->facts[i].name, NEB_INFLUENCE_FACT) || !strcmp(c->facts[i].name, NEB_QUORUM_FACT))
             print_rule(&c->facts[i]);
+    print_operators(&c->operators);
     for (uint32_t i = 0; i < c->now.count; i++) {
         char label[24];
         snprintf(label, sizeof label, "member %-3u", c->now.members[i].id);
@@ -327,7 +308,7 @@ static neb_status take_key(const char *dir, const struct neb_chain *c, bool *rek
 static neb_status join(struct neb_call *call)
 {
     const char *file = call->words[0], *dir = call->words[1];
-    const struct options *o = call->options;
+    const struct neb_roster_options *o = call->options;
     char name[NEB_NAME_SIZE], old_path[PATH_MAX];
     struct neb_public key;
     struct neb_chain *c = NULL, *old = NULL;
@@ -369,168 +350,6 @@ out:
     return status;
 }
 
-static neb_status parse_head(const char *text, uint64_t *index, struct neb_hash *hash)
-{
-    char hex[65];
-    *index = 0;
-    memset(hash, 0, sizeof *hash);
-    if (!text || !strcmp(text, "0")) return NEB_OK;
-    if (sscanf(text, "%" SCNu64 ":%64[0-9a-f]", index, hex) != 2 || strlen(hex) != 64)
-        return neb__fail(NEB_ERR_INVALID, "--head reads INDEX:64-HEX-DIGITS, or 0");
-    for (int i = 0; i < NEB_HASH_SIZE; i++) sscanf(hex + 2 * i, "%2hhx", &hash->b[i]);
-    return NEB_OK;
-}
-
-/* Whether the folder takes part with this roster, and where its run stands. */
-static bool under_way(const char *dir, const struct neb_chain *c, struct neb_rekey_head *head)
-{
-    char path[PATH_MAX];
-    struct neb_chain *own = NULL;
-    neb__log_head(dir, head);
-    if (!head->index || snprintf(path, sizeof path, "%s/roster", dir) >= (int)sizeof path ||
-        access(path, F_OK) || neb__chain_read(path, &own) != NEB_OK)
-        return false;
-    bool same = neb__hash_equal(&own->genesis_hash, &c->genesis_hash);
-    neb__chain_free(own);
-    return same;
-}
-
-static void note_named(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r)
-{
-    bool *named = arg;
-    (void)epoch, (void)r;
-    *named |= head != 0;
-}
-
-/* An epoch without a record of the log changes the members with which a run begins. Sites of a run under way that get
- * such a one do not start any more. */
-static neb_status may_begin_with(const struct options *o, const char *path, const struct neb_chain *c)
-{
-    struct neb_rekey_head head;
-    char hex[2 * NEB_HASH_SIZE + 1];
-    bool named = false;
-    if (o->head) return NEB_OK;
-    NEB_TRY(neb__chain_walk(c, note_named, &named));
-    if (named) return NEB_OK; /* the beginning is over for everybody who has the chain */
-    if (under_way(path, c, &head) || under_way(o->operator_, c, &head)) {
-        neb__hash_hex(&head.hash, hex);
-        return neb__fail(NEB_ERR_STATE,
-                         "a run with this roster has begun, and stands at record %" PRIu64
-                         ": change its members with `nebula-i order FOLDER admit|evict`; or sign the epoch "
-                         "with --head %" PRIu64 ":%s (--head 0: that run was with another roster)",
-                         head.index, head.index, hex);
-    }
-    fprintf(
-        stderr,
-        "if a run with this roster has begun, its sites do not start with this epoch: name the end of its "
-        "log with --head, or change its members with `nebula-i order FOLDER admit|evict`\n");
-    return NEB_OK;
-}
-
-/* Signs `next` as the successor of the chain in `file` and writes it back. path: that file, or the folder that it is in.
- * said: the log's head, where --head does not say it; or NULL. */
-static neb_status new_epoch(const struct options *o, const char *path, const char *file, struct neb_chain *c,
-                            const struct neb_roster *next, enum neb_epoch_kind kind,
-                            const struct neb_rekey_head *said)
-{
-    struct neb_key *key = NULL;
-    struct neb_buf b;
-    struct neb_hash head;
-    uint64_t index;
-    if (!o->operator_)
-        return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs the change");
-    NEB_TRY(parse_head(o->head, &index, &head));
-    if (!said || !said->index) NEB_TRY(may_begin_with(o, path, c)); /* a liar may have asked */
-    if (!o->head && said) index = said->index, head = said->hash;
-    NEB_TRY(neb__site_key(o->operator_, &key));
-    neb__buf_init(&b, NEB_EPOCH_BYTES_MAX + 4);
-    const struct neb_key *signers[] = {key};
-    neb_status status = neb__chain_propose(c, kind, index, &head, next, signers, 1, &b);
-    if (status == NEB_OK && (status = neb__chain_extend(c, b.data, b.len)) != NEB_OK)
-        neb__fail(status, "the new epoch is not valid: %s", neb_last_error());
-    if (status == NEB_OK) status = neb__chain_write(c, file, 0644);
-    if (status == NEB_OK) {
-        printf("epoch      %" PRIu64 "\n", c->epoch);
-        print_hash("head", &c->head);
-    }
-    neb__buf_free(&b);
-    neb__key_free(key);
-    return status;
-}
-
-static neb_status evict(struct neb_call *call)
-{
-    const struct options *o = call->options;
-    const char *path = call->words[0], *name = call->words[1];
-    char file[PATH_MAX];
-    struct neb_chain *c;
-    struct neb_roster next = {0};
-    NEB_TRY(open_chain(path, file, &c));
-    const struct neb_member *m = neb__roster_by_name(&c->now, name);
-    neb_status status =
-        m ? neb__roster_copy(&c->now, &next) : neb__fail(NEB_ERR_NOTFOUND, "no member '%s'", name);
-    if (status == NEB_OK) {
-        uint32_t votes = neb__roster_votes(&c->now), gone = m->votes, at = (uint32_t)(m - c->now.members);
-        if (2 * (votes - gone) <= votes && gone && !o->force)
-            status = neb__fail(
-                NEB_ERR_INVALID,
-                "without %s only %u of %u votes remain, no majority: make sure that it cannot still commit "
-                "with others, then use --force",
-                name, votes - gone, votes);
-        memmove(&next.members[at], &next.members[at + 1], (next.count - at - 1) * sizeof *next.members);
-        next.count--;
-    }
-    if (status == NEB_OK && neb__roster_meets(&next) != NEB_OK)
-        fprintf(stderr, "warning: %s\n", neb_last_error()); /* its removal may matter more */
-    if (status == NEB_OK) status = new_epoch(o, path, file, c, &next, NEB_EPOCH_EVICT, NULL);
-    neb__roster_free(&next);
-    neb__chain_free(c);
-    return status;
-}
-
-static neb_status rekey(struct neb_call *call)
-{
-    const struct options *o = call->options;
-    char file[PATH_MAX];
-    struct neb_chain *c;
-    struct neb_roster next = {0};
-    struct neb_buf text;
-    struct neb_rekey_head head;
-    NEB_TRY(open_chain(call->words[0], file, &c));
-    neb__buf_init(&text, 4096);
-    neb_status status = neb__file_read(call->words[1], &text);
-    if (status == NEB_OK) status = neb__rekey_check((const char *)text.data, text.len, c, &next, &head);
-    if (status == NEB_OK) status = new_epoch(o, call->words[0], file, c, &next, NEB_EPOCH_CHANGE, &head);
-    neb__roster_free(&next);
-    neb__buf_free(&text);
-    neb__chain_free(c);
-    return status;
-}
-
-static neb_status admit(struct neb_call *call)
-{
-    const struct options *o = call->options;
-    char file[PATH_MAX];
-    struct neb_chain *c;
-    struct neb_roster next = {0};
-    struct neb_member m;
-    NEB_TRY(member_from_args(o, call->n - 1, call->words + 1, &m));
-    NEB_TRY(open_chain(call->words[0], file, &c));
-    neb_status status = neb__roster_copy(&c->now, &next);
-    if (status == NEB_OK) {
-        uint32_t at = 0;
-        while (at < next.count && strcmp(next.members[at].name, m.name)) at++;
-        if (at < next.count) m.id = next.members[at].id; /* the same site with another key or address */
-        next.members[at] = m;                            /* a copy has room for one more */
-        if (at == next.count) next.count++;
-        status = neb__roster_meets(&next);
-        if (status == NEB_OK) status = new_epoch(o, call->words[0], file, c, &next, NEB_EPOCH_CHANGE, NULL);
-    }
-    neb__roster_free(&next);
-    neb__chain_free(c);
-    return status;
-}
-
 static const struct neb_verb parts[] = {
     {.name = "add",
      .args = "DRAFT IDENTITY|DIR [ADDRESS…]",
@@ -539,7 +358,7 @@ static const struct neb_verb parts[] = {
      .most = NEB_ANY_NUMBER,
      .run = add},
     {.name = "seal",
-     .args = "DRAFT FILE --operator DIR [--influence RULE] [--quorum RULE]",
+     .args = "DRAFT FILE --operator WHO[,WHO…] [--threshold M] [--influence RULE] [--quorum RULE]",
      .help = "the draft becomes the run's genesis",
      .least = 2,
      .most = 2,
@@ -561,19 +380,25 @@ static const struct neb_verb parts[] = {
      .help = "a new member, or its new key",
      .least = 2,
      .most = NEB_ANY_NUMBER,
-     .run = admit},
+     .run = neb__roster_admit},
     {.name = "rekey",
      .args = "FILE REQUEST --operator DIR",
      .help = "gives a member the new key that it asks for (nebula-i site rekey)",
      .least = 2,
      .most = 2,
-     .run = rekey},
+     .run = neb__roster_rekey},
+    {.name = "operators",
+     .args = "FILE WHO[,WHO…] --operator DIR [--threshold M]",
+     .help = "other operators, before a run begins; those before sign",
+     .least = 2,
+     .most = 2,
+     .run = neb__roster_operators},
     {.name = "evict",
      .args = "FILE NAME --operator DIR",
      .help = "takes a member out; its key is worth nothing",
      .least = 2,
      .most = 2,
-     .run = evict},
+     .run = neb__roster_evict},
     {0},
 };
 
@@ -586,6 +411,6 @@ const struct neb_verb neb__verb_roster = {
              "holder of any site folder made with `nebula-i site init`; it signs changes and need not be a "
              "member.",
     .options = {{table, 0}},
-    .size = sizeof(struct options),
+    .size = sizeof(struct neb_roster_options),
     .parts = parts,
 };

@@ -48,7 +48,8 @@ static neb_status sign(struct neb_watch_orders *w, struct given *g)
 {
     char *words[] = {g->word};
     const struct neb_demand d = {.op = kinds[g->kind].op, .n = kinds[g->kind].word ? 1 : 0, .words = words};
-    return neb__order_give(w->folder, w->operator_, &d, g->path, sizeof g->path);
+    unsigned missing;
+    return neb__order_give(w->folder, w->operator_, &d, g->path, sizeof g->path, &missing);
 }
 
 /* ---- giving -------------------------------------------------------------------------------------------- */
@@ -152,10 +153,13 @@ static json_t *list(void *arg)
 static neb_status check(const struct neb_watch_orders *w)
 {
     struct neb_chain *chain = NULL;
-    struct neb_key *key = NULL;
+    struct neb_operator_keys keys = {.n = 0};
     neb_status status = neb__site_roster_load(w->folder, &chain);
-    if (status == NEB_OK) status = neb__site_key(w->operator_, &key);
-    neb__key_free(key);
+    if (status == NEB_OK) status = neb__operator_keys(w->operator_, &keys);
+    if (status == NEB_OK && keys.n < chain->operators.threshold)
+        status = neb__fail(NEB_ERR_INVALID, "%u operators of the run must sign an order: --operator DIR,DIR",
+                           chain->operators.threshold);
+    neb__operator_keys_free(&keys);
     neb__chain_free(chain);
     return status;
 }

@@ -346,10 +346,11 @@ bool neb__prepared_valid(const struct neb_round *r, const struct neb_certificate
 /* Whether an operator's order explains the forced roster of the record. */
 bool neb__forced_genuine(const struct neb_round *r, const struct neb_record *rec)
 {
-    const struct neb_order *o = &rec->order;
+    const struct neb_order *o = rec->order;
     return rec->type == NEB_RECORD_FORCED && o->signer == NEB_BY_OPERATOR &&
            neb__members_equal(&o->roster, &rec->roster) &&
-           neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+           neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal,
+                              neb__order_operators(r, rec->index <= r->commit ? rec->index : r->commit));
 }
 
 /* The roster under which a certificate for a record behind the last committed one must be signed. */

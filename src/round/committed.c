@@ -475,8 +475,24 @@ static bool capture_ready(const struct neb_round *r, uint32_t c0, uint32_t c1)
     return true;
 }
 
+/* Nobody takes an update under a key that was replaced. Its work is still in x and goes with the next one. */
+static void drop_outdated(struct neb_round *r)
+{
+    for (uint32_t c = 0; c < r->cfg.cells; c++) {
+        struct neb_core_cell *cell = &r->cell[c];
+        if (!cell->open.k || !(cell->open.former || r->rekey_all)) continue;
+        struct neb_action *a = neb__core_act(r, NEB_ACT_DISCARD);
+        a->c0 = c, a->c1 = c + 1;
+        a->k = cell->open.k;
+        cell->open.k = 0;
+    }
+    r->rekey_index = 0;
+}
+
 void neb__core_capture_due(struct neb_round *r)
 {
+    if (r->rekey_index && r->cursor >= r->rekey_index) drop_outdated(r);
+    if (r->next_k == UINT64_MAX) return; /* a thief has used up the numbers; a new key brings new ones */
     if (r->durable.incarnation != r->incarnation) return; /* sequence numbers start with it */
     if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry ||
         !(r->roster.trains & neb__bit(r->self)))
@@ -490,7 +506,7 @@ void neb__core_capture_due(struct neb_round *r)
         if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
         struct neb_action *a = neb__core_act(r, NEB_ACT_CAPTURE);
         a->c0 = c0, a->c1 = c1;
-        a->k = r->next_k++;
+        a->k = r->own_k = r->next_k++;
         a->version = cell->v_app;
         a->tau = (uint32_t)(r->steps - cell->base);
         a->exact = r->ending && !r->cfg.end_drop;
@@ -527,7 +543,8 @@ void neb__core_captured(struct neb_round *r, const struct neb_event *ev)
         for (uint32_t c = c0; c < c1; c++) {
             r->cell[c].clean = ev->empty && r->cell[c].exact;
             if (ev->empty || ev->status != NEB_OK) continue;
-            r->cell[c].open = (struct neb_boot_update){ev->hash, ev->update->k, ev->update->b};
+            r->cell[c].open =
+                (struct neb_boot_update){.hash = ev->hash, .k = ev->update->k, .b = ev->update->b};
         }
     }
     r->report_due = true;

@@ -74,6 +74,7 @@ struct neb_core_update {
     struct neb_hash hash;
     struct neb_update_header header; /* when held */
     bool held, needed, used;         /* used: named by a committed record */
+    bool outdated;                   /* its site has had another key since: no record may name it */
     bool looked;                     /* this site's disk was searched: it is not there */
     bool vain;                       /* all peers were asked, and the last of them did not answer */
     bool unwanted;  /* its author has signed too many: it is fetched only if a record names it */
@@ -166,6 +167,8 @@ struct neb_round {
     struct neb_members roster; /* in effect: by the last committed change */
     uint64_t ever;             /* sites that were members at some time */
     uint64_t *lastk;           /* [cells][NEB_SITES_MAX], by the committed log */
+    uint64_t *newest_b;        /* likewise: an update of the site must be made at this version or later */
+    uint64_t rekeyed;          /* sites that have had another key */
     uint64_t observers;        /* members that never vote */
     uint64_t tokens;           /* committed: each counts once, whatever the number of fragments */
     uint64_t token_cells;      /* the same, times the cells that have learned of them */
@@ -296,6 +299,10 @@ struct neb_round {
     bool whole;        /* theta and m of every cell stand at the cursor */
     bool roots_wanted; /* the leader says that somebody catches up */
     uint64_t first_k;  /* the first number of this life; 0: not known yet */
+    uint64_t own_k;    /* the highest number that this site itself gave, as far as it knows */
+    uint64_t
+        rekey_index; /* the record that gave this site another key; 0: none. Open updates under the old one */
+    bool rekey_all;  /* … are void: all, or (it came before this start) those that the disk says are */
     bool report_due;
     uint64_t root_at;                /* cur_root is the root of this record; 0: none yet */
     bool forced, leaving, done;      /* forced: an operator's roster is in effect and not in the log yet */
@@ -494,7 +501,11 @@ void neb__root_computed(struct neb_round *r, const struct neb_event *ev);
 bool neb__lead_live(const struct neb_round *r, unsigned site);
 
 /* operator.c */
+bool neb__log_counted(const struct neb_round *r, uint32_t cell, unsigned site, uint64_t k,
+                      uint64_t b); /* log.c */
 bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);
+/* The set of operators in force behind record `head`. */
+uint64_t neb__order_operators(const struct neb_round *r, uint64_t head);
 bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec); /* FORCED */
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past);
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);

@@ -75,9 +75,8 @@ static neb_status put_lapses(const struct neb_round_frame *f, struct neb_buf *ou
 
 static neb_status put_order(const struct neb_order *o, struct neb_buf *out)
 {
-    uint8_t b[NEB_ORDER_SIZE];
-    neb__order_put(o, b);
-    return neb__buf_append(out, b, sizeof b);
+    uint8_t b[NEB_ORDER_MAX];
+    return neb__buf_append(out, b, neb__order_put(o, b));
 }
 
 static neb_status put_words(const struct neb_round_frame *f, struct neb_buf *out)
@@ -226,10 +225,7 @@ static bool get_field(struct neb_reader *in, char c, struct neb_round_frame *f)
     case 'R': get_hash(in, &f->root); return true;
     case 'p': f->phase = neb__read8(in); return true;
     case 'f': f->flags = neb__read8(in); return true;
-    case 'O': {
-        const uint8_t *p = neb__read(in, NEB_ORDER_SIZE);
-        return p && neb__order_get(p, &f->order);
-    }
+    case 'O': return neb__order_get(in, &f->order);
     case 'S': get_signature(in, f->signature); return true;
     case 'l':
     case 'T':

@@ -268,7 +268,7 @@ static bool took_part(const struct neb_round *r, unsigned site)
 {
     if (r->commit && (r->roster.voters & neb__bit(site))) return true;
     for (uint32_t c = 0; c < r->cfg.cells; c++)
-        if (r->lastk[c * NEB_SITES_MAX + site]) return true;
+        if (r->lastk[c * NEB_SITES_MAX + site] || (r->rekeyed & neb__bit(site))) return true;
     for (uint64_t i = r->commit; i < r->head; i++)
         if (r->log[i].record->type == NEB_RECORD_ROUND && neb__record_of(r->log[i].record, site)) return true;
     return false;

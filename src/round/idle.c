@@ -21,12 +21,12 @@ enum { JUDGED = 6 /* times as long as a judgement takes, it lasts */ };
 static bool could_be_named(const struct neb_round *r, const struct neb_core_update *p)
 {
     const struct neb_update_header *h = &p->header;
-    if (!p->held || p->used || h->c1 > r->cfg.cells || h->site >= NEB_SITES_MAX) return false;
+    if (!p->held || p->used || p->outdated || h->c1 > r->cfg.cells || h->site >= NEB_SITES_MAX) return false;
     if (h->kind != NEB_UPDATE_DELTA) return false;
     if (!(r->roster.trains & neb__bit(h->site))) return false;
     for (uint32_t c = h->c0; c < h->c1; c++) {
         uint64_t v = r->cell[c].v_log;
-        if (h->b > v || v > h->b + r->cfg.staleness || h->k <= r->lastk[c * NEB_SITES_MAX + h->site])
+        if (h->b > v || v > h->b + r->cfg.staleness || neb__log_counted(r, c, h->site, h->k, h->b))
             return false;
     }
     return true;

@@ -322,11 +322,12 @@ static bool eligible(const struct neb_round *r, const struct neb_core_update *p,
 {
     const struct neb_update_header *h = &p->header;
     uint64_t v = r->cell[c0].v_log;
-    if (!p->held || p->used || h->c0 != c0 || h->c1 != c1 || h->kind != NEB_UPDATE_DELTA) return false;
+    if (!p->held || p->used || p->outdated || h->c0 != c0 || h->c1 != c1 || h->kind != NEB_UPDATE_DELTA)
+        return false;
     if (!(r->roster.trains & neb__bit(h->site)) || !neb__core_quorum(r, p->have)) return false;
     if (h->b > v || v > h->b + r->cfg.staleness) return NEB_MUTANT(keep_expired) && h->b <= v;
     for (uint32_t c = c0; c < c1; c++)
-        if (h->k <= r->lastk[c * NEB_SITES_MAX + h->site]) return false;
+        if (neb__log_counted(r, c, h->site, h->k, h->b)) return false;
     return true;
 }
 
@@ -563,7 +564,7 @@ void neb__lead_progress(struct neb_round *r)
         struct neb_record *rec = neb__record_new(0);
         if (rec)
             rec->type = NEB_RECORD_FORCED, rec->roster = r->roster, rec->ordered = true,
-            rec->order = r->force;
+            *rec->order = r->force;
         r->forced = false;
         neb__lead_propose(r, rec);
         return;

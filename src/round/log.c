@@ -89,7 +89,7 @@ bool neb__log_names_as_signed(const struct neb_round *r, const struct neb_record
         const struct neb_core_update *u = &r->update[i];
         const struct neb_update_header *h = &u->header;
         if (!u->held || !neb__hash_equal(&u->hash, &p->hash)) continue;
-        return h->site == p->site && h->k == p->k && h->b == p->b && h->weight == p->weight &&
+        return !u->outdated && h->site == p->site && h->k == p->k && h->b == p->b && h->weight == p->weight &&
                h->tau == p->tau && h->length == p->length && h->tokens == p->tokens && h->c0 == rec->c0 &&
                h->c1 == rec->c1;
     }
@@ -118,6 +118,13 @@ static bool honest_end(const struct neb_round *r, const struct neb_record *rec)
     return !r->cfg.token_target || r->done || r->tokens >= r->cfg.token_target;
 }
 
+/* Whether an update with this number may have been in a record already, or was made under a key that was replaced. */
+bool neb__log_counted(const struct neb_round *r, uint32_t cell, unsigned site, uint64_t k, uint64_t b)
+{
+    size_t at = cell * (size_t)NEB_SITES_MAX + site;
+    return k <= r->lastk[at] || b < r->newest_b[at];
+}
+
 static bool updates_acceptable(const struct neb_round *r, const struct neb_record *rec)
 {
     for (uint32_t i = 0; i < rec->updates; i++) {
@@ -125,7 +132,7 @@ static bool updates_acceptable(const struct neb_round *r, const struct neb_recor
         if (!(r->roster.trains & neb__bit(p->site))) return false;
         if (p->b > rec->v || rec->v > p->b + r->cfg.staleness) return NEB_MUTANT(keep_expired);
         for (uint32_t c = rec->c0; c < rec->c1; c++)
-            if (p->k <= r->lastk[c * NEB_SITES_MAX + p->site]) return false;
+            if (neb__log_counted(r, c, p->site, p->k, p->b)) return false;
     }
     return true;
 }
@@ -189,7 +196,13 @@ static void commit_round(struct neb_round *r, const struct neb_record *rec)
             r->token_cells += neb__influence_tokens(&r->cfg.influence, rec, i) * (rec->c1 - rec->c0);
         struct neb_core_update *pl = neb__core_update(r, &p->hash, false);
         if (pl) pl->used = true, pl->index = rec->index;
-        if (p->site == r->self && p->k >= r->next_k) r->next_k = p->k + 1;
+        if (p->site != r->self) continue;
+        if (p->k >= r->next_k) r->next_k = p->k == UINT64_MAX ? p->k : p->k + 1;
+        if (r->spoke && p->k >> 48 > r->lapse[r->self])
+            neb__core_note(
+                r, "a record names an update in this site's name that it did not make, and with a "
+                   "number so high that none of its own can follow: somebody else has its key; get a "
+                   "new one (nebula-i site rekey; the operator: nebula-i order FOLDER rekey REQUEST)");
     }
     r->tokens = r->token_cells / r->cfg.cells;
 }

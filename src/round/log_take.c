@@ -232,8 +232,9 @@ static bool plausible(const struct neb_round *r, const struct neb_record *rec, s
         uint64_t tokens = (r->token_cells + t->token_cells) / r->cfg.cells;
         t->ending = true;
         if (rec->ordered)
-            return rec->order.op == NEB_OP_END &&
-                   neb__order_genuine(&rec->order, &r->cfg.genesis, &r->cfg.seal);
+            return rec->order->op == NEB_OP_END &&
+                   neb__order_genuine(rec->order, &r->cfg.genesis, &r->cfg.seal,
+                                      neb__order_operators(r, r->commit));
         return !r->cfg.token_target || r->done || tokens >= r->cfg.token_target;
     }
     if (rec->type != NEB_RECORD_ROUND) return true;

@@ -56,6 +56,13 @@ bool neb__members_follows(const struct neb_members *from, const struct neb_membe
     return count(changed) == 1;
 }
 
+bool neb__members_renews(const struct neb_members *from, const struct neb_members *to)
+{
+    struct neb_members next = *from;
+    next.epoch++;
+    return neb__members_equal(&next, to);
+}
+
 bool neb__members_equal(const struct neb_members *a, const struct neb_members *b)
 {
     return a->epoch == b->epoch && a->members == b->members && a->voters == b->voters &&

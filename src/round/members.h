@@ -40,6 +40,8 @@ bool neb__members_valid(const struct neb_members *r);
  * site got or lost its second vote. So every quorum of one roster meets every quorum of the other. With a
  * survivor the voters are fixed. */
 bool neb__members_follows(const struct neb_members *from, const struct neb_members *to);
+/* Whether `to` is the next epoch of the same members: one of them has another key. */
+bool neb__members_renews(const struct neb_members *from, const struct neb_members *to);
 
 #define NEB_MEMBERS_SIZE 30
 void neb__members_bytes(const struct neb_members *r, uint8_t out[NEB_MEMBERS_SIZE]);

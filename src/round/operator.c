@@ -8,7 +8,11 @@
  * FORCE is for a quorum that is gone for good. It takes effect at once, at every site whose committed
  * log ends at the named record. A site that has committed more refuses, because the order's author did
  * not know of that. ADOPT chooses between two histories, which only two contradicting FORCEs can make:
- * sites of the other history stop. */
+ * sites of the other history stop.
+ *
+ * The operators of a run may change: an order of the old ones names the set of the new ones. At each place of the log an order
+ * must be signed by the set in force there, or by a later one. So who has an old key orders nothing behind that record. An order that
+ * comes in must be signed by the newest set that the site knows, which may be ahead of the log. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -27,17 +31,38 @@ static bool held_at(const struct neb_round *r, const struct neb_order *o, uint64
     return true;
 }
 
+uint64_t neb__order_operators(const struct neb_round *r, uint64_t head)
+{
+    for (uint64_t i = head < r->head ? head : r->head; i > 0; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        if (rec->type == NEB_RECORD_ORDER && rec->order->op == NEB_OP_OPERATORS) return rec->order->value;
+    }
+    return r->cfg.operators;
+}
+
+/* The old operators sign for the new ones, who are the newest already. */
 bool neb__order_holds(const struct neb_round *r, const struct neb_order *o)
 {
-    return held_at(r, o, r->head) && neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+    uint64_t set = o->op == NEB_OP_OPERATORS ? neb__order_operators(r, r->head) : NEB_OPERATORS_NEWEST;
+    return held_at(r, o, r->head) && neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal, set);
 }
 
 /* A survivor's key may have been replaced since it signed, so only the place of its past orders is
  * checked. */
-static bool signed_then(const struct neb_round *r, const struct neb_order *o, bool past)
+static bool signed_then(const struct neb_round *r, const struct neb_record *rec, bool past)
 {
+    const struct neb_order *o = rec->order;
     bool survivors = o->signer != NEB_BY_OPERATOR && o->op != NEB_OP_LEAVE;
-    return (past && survivors) || neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+    return (past && survivors) ||
+           neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal, neb__order_operators(r, rec->index - 1));
+}
+
+/* An order behind this one can be checked only by who knows the new operators. */
+static bool names_operators(const struct neb_round *r, const struct neb_record *rec)
+{
+    const struct neb_seal *seal = &r->cfg.seal;
+    return rec->order->value > neb__order_operators(r, rec->index - 1) && seal->has_operators &&
+           seal->has_operators(seal->arg, rec->order->value);
 }
 
 /* Under `byzantine` no voter may have a second vote: two sites could decide, and one of them may lie. */
@@ -50,25 +75,36 @@ static bool fair(const struct neb_round *r, const struct neb_members *m)
  * it. Who has accepted the order may have learned of more since. */
 bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec)
 {
-    const struct neb_order *o = &rec->order;
+    const struct neb_order *o = rec->order;
     return o->op == NEB_OP_ADOPT || o->index >= r->commit || neb__members_equal(&r->roster, &rec->roster) ||
            NEB_MUTANT(force_any_head);
+}
+
+/* Who acknowledges the new key of a site takes no more updates under the old one. */
+static bool renews(const struct neb_round *r, const struct neb_record *rec, bool past)
+{
+    const struct neb_seal *seal = &r->cfg.seal;
+    const struct neb_order *o = rec->order;
+    return rec->ordered && o->op == NEB_OP_REKEY && (r->roster.members & neb__bit(o->site)) &&
+           neb__members_renews(&r->roster, &rec->roster) &&
+           (past || (seal->has_epoch && seal->has_epoch(seal->arg, o->value)));
 }
 
 /* Whether a record that is not a round follows from the log before it and from its order. */
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past)
 {
-    const struct neb_order *o = &rec->order;
+    const struct neb_order *o = rec->order;
     struct neb_members next;
     if (rec->type == NEB_RECORD_FORCED)
         return (o->op == NEB_OP_FORCE || o->op == NEB_OP_ADOPT) && o->signer == NEB_BY_OPERATOR &&
                neb__members_equal(&o->roster, &rec->roster) && rec->epoch == rec->roster.epoch &&
                rec->epoch >= r->roster.epoch && (in_log(r, o) || NEB_MUTANT(force_any_head)) &&
                (past || (fair(r, &rec->roster) && neb__order_in_time(r, rec))) &&
-               neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
-    if (rec->ordered && (!held_at(r, o, rec->index - 1) || !signed_then(r, o, past))) return false;
+               neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal, neb__order_operators(r, r->commit));
+    if (rec->ordered && (!held_at(r, o, rec->index - 1) || !signed_then(r, rec, past))) return false;
     switch (rec->type) {
     case NEB_RECORD_ROSTER:
+        if (renews(r, rec, past)) return true;
         if (!neb__members_follows(&r->roster, &rec->roster) || !(past || fair(r, &rec->roster))) return false;
         if (rec->ordered)
             return neb__order_roster(o, &r->roster, &next) && neb__members_equal(&next, &rec->roster);
@@ -77,19 +113,42 @@ bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec
             return false;
         return next.members == r->roster.members && next.trains == r->roster.trains &&
                next.heavy == r->roster.heavy && (next.voters & r->roster.voters) == r->roster.voters;
-    case NEB_RECORD_ORDER: return o->op == NEB_OP_BUDGET || o->op == NEB_OP_BOUND;
+    case NEB_RECORD_ORDER:
+        if (o->op == NEB_OP_OPERATORS) return names_operators(r, rec);
+        return o->op == NEB_OP_BUDGET || o->op == NEB_OP_BOUND;
     case NEB_RECORD_END: return !r->ending && (!rec->ordered || o->op == NEB_OP_END);
     case NEB_RECORD_CLASS: return rec->tokens != r->cls;
     default: return true;
     }
 }
 
+/* The owner of a stolen key has a new one. Whatever number a thief has used under the old one, the site's updates are counted
+ * anew from here. What was made before could then count twice, so an update must be made at the versions of now or later; those
+ * under the old key that are here are worth nothing. The owner goes on with its own numbers. */
+static void rekey(struct neb_round *r, const struct neb_record *rec)
+{
+    unsigned site = rec->order->site;
+    for (uint32_t c = 0; c < r->cfg.cells; c++) {
+        r->lastk[c * NEB_SITES_MAX + site] = 0;
+        r->newest_b[c * NEB_SITES_MAX + site] = r->cell[c].v_log;
+    }
+    for (size_t i = 0; i < r->updates; i++)
+        if (r->update[i].held && !r->update[i].used && r->update[i].header.site == site)
+            r->update[i].outdated = true;
+    r->rekeyed |= neb__bit(site);
+    if (site != r->self) return;
+    r->rekey_index = rec->index;
+    r->rekey_all = r->spoke;
+    r->next_k = r->own_k + 1 > r->first_k ? r->own_k + 1 : r->first_k;
+}
+
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec)
 {
     if (rec->type == NEB_RECORD_CLASS) r->cls = (uint8_t)rec->tokens;
+    if (rec->type == NEB_RECORD_ROSTER && rec->ordered && rec->order->op == NEB_OP_REKEY) rekey(r, rec);
     if (rec->type != NEB_RECORD_ORDER) return;
-    if (rec->order.op == NEB_OP_BUDGET) r->budget = (uint32_t)rec->order.value;
-    if (rec->order.op == NEB_OP_BOUND) r->bound = (uint32_t)rec->order.value;
+    if (rec->order->op == NEB_OP_BUDGET) r->budget = (uint32_t)rec->order->value;
+    if (rec->order->op == NEB_OP_BOUND) r->bound = (uint32_t)rec->order->value;
 }
 
 /* ---- counting at once ---------------------------------------------------------------------------------- */
@@ -110,7 +169,7 @@ void neb__order_show(struct neb_round *r, unsigned to)
     if (r->forced) f.order = r->force;
     for (uint64_t i = r->head; i > 0 && !f.order.op; i--) {
         const struct neb_record *rec = r->log[i - 1].record;
-        if (rec->type == NEB_RECORD_FORCED && rec->roster.epoch == r->roster.epoch) f.order = rec->order;
+        if (rec->type == NEB_RECORD_FORCED && rec->roster.epoch == r->roster.epoch) f.order = *rec->order;
     }
     if (f.order.op) neb__core_send(r, to, &f);
 }
@@ -148,7 +207,9 @@ static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
 void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from)
 {
     if (o->op != NEB_OP_FORCE && o->op != NEB_OP_ADOPT) return;
-    if (o->signer != NEB_BY_OPERATOR || !neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal)) return;
+    if (o->signer != NEB_BY_OPERATOR ||
+        !neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal, NEB_OPERATORS_NEWEST))
+        return;
     if (o->epoch == r->roster.epoch && !neb__members_equal(&o->roster, &r->roster)) neb__core_conflict(r);
     if (o->epoch <= r->roster.epoch) return;
     if (r->conflict && o->op == NEB_OP_FORCE) {
@@ -230,7 +291,7 @@ static struct neb_record *word(const struct neb_round *r, const struct neb_order
     struct neb_record *rec = neb__record_new(0);
     if (!rec) return NULL;
     rec->ordered = true;
-    rec->order = *o;
+    *rec->order = *o;
     rec->tokens = r->tokens;
     if (o->op == NEB_OP_END)
         rec->type = NEB_RECORD_END;

@@ -119,8 +119,11 @@ neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update
 struct neb_record *neb__record_new(uint32_t updates)
 {
     if (updates > NEB_SITES_MAX) return NULL;
-    struct neb_record *r = neb__calloc(1, sizeof *r + updates * sizeof r->update[0]);
-    if (r) r->updates = updates, r->owner = NEB_NO_SITE;
+    size_t behind = updates ? updates * sizeof(struct neb_named) : sizeof(struct neb_order);
+    struct neb_record *r = neb__calloc(1, sizeof *r + behind);
+    if (!r) return NULL;
+    r->updates = updates, r->owner = NEB_NO_SITE;
+    if (!updates) r->order = (struct neb_order *)(void *)r->update; /* it may carry one */
     return r;
 }
 
@@ -159,9 +162,9 @@ static neb_status put_round(const struct neb_record *r, struct neb_buf *out)
 
 static neb_status put_order(const struct neb_record *r, struct neb_buf *out)
 {
-    uint8_t b[1 + NEB_ORDER_SIZE] = {r->ordered};
-    if (r->ordered) neb__order_put(&r->order, b + 1);
-    return neb__buf_append(out, b, r->ordered ? sizeof b : 1);
+    uint8_t b[1 + NEB_ORDER_MAX] = {r->ordered};
+    size_t n = r->ordered ? neb__order_put(r->order, b + 1) : 0;
+    return neb__buf_append(out, b, 1 + n);
 }
 
 neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out)
@@ -235,8 +238,7 @@ static bool get_other(struct neb_reader *in, struct neb_record *r)
         r->tokens = neb__read64(in);
     uint8_t ordered = neb__read8(in);
     r->ordered = ordered == 1;
-    const uint8_t *p = r->ordered ? neb__read(in, NEB_ORDER_SIZE) : NULL;
-    if (ordered > 1 || (r->ordered && (!p || !neb__order_get(p, &r->order)))) return false;
+    if (ordered > 1 || (r->ordered && !neb__order_get(in, r->order))) return false;
     if (r->type == NEB_RECORD_CLASS && r->tokens >= NEB_RUNG_CLASSES) return false;
     bool may = r->type != NEB_RECORD_CLASS && r->type != NEB_RECORD_FINAL;
     bool must = r->type == NEB_RECORD_FORCED || r->type == NEB_RECORD_ORDER;

@@ -62,7 +62,7 @@ enum neb_record_type {
     NEB_RECORD_END = 3,    /* the token target is reached: flush */
     NEB_RECORD_FINAL = 4,  /* everything is in; theta is the model */
     NEB_RECORD_FORCED = 5, /* an operator's eviction that the old quorum could not commit */
-    NEB_RECORD_ORDER = 6,  /* an operator's budget or norm bound */
+    NEB_RECORD_ORDER = 6,  /* an operator's budget or norm bound; other operators */
     NEB_RECORD_CLASS = 7,  /* from here on updates are of another class */
 };
 
@@ -96,8 +96,8 @@ struct neb_record {
     struct neb_members roster;
     /* END, FINAL: tokens; CLASS: the new one */
     uint64_t tokens;
-    bool ordered; /* ROSTER, FORCED, END, ORDER: `order` is the reason */
-    struct neb_order order;
+    bool ordered;            /* ROSTER, FORCED, END, ORDER: `order` is the reason */
+    struct neb_order *order; /* in the same block; NULL: a ROUND, which has none */
     uint32_t updates;
     struct neb_named update[]; /* ascending by site */
 };

@@ -155,6 +155,7 @@ void neb__round_destroy(struct neb_round *r)
     neb__free(r->act);
     neb__free(r->log);
     neb__free(r->lastk);
+    neb__free(r->newest_b);
     neb__free(r->cell);
     neb__free(r->close_at);
     neb__free(r->capturing);
@@ -176,6 +177,7 @@ static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *b
         cell->base = -(int64_t)boot->work[c];
         cell->captured = boot->work_after ? -(int64_t)boot->work_after[c] : 0;
         cell->fetch_from = r->self;
+        if (cell->open.k > r->own_k) r->own_k = cell->open.k;
         if (cell->open.k >= r->next_k) r->next_k = cell->open.k + 1;
     }
     /* The fragments take turns, so that an interval is filled evenly instead of with one burst. */
@@ -209,13 +211,14 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     r->interval = r->cfg.nominal;
     r->cell = NEB_NEW_ARRAY(struct neb_core_cell, c->cells);
     r->lastk = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
+    r->newest_b = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
     r->close_at = NEB_NEW_ARRAY(int64_t, c->fragments);
     r->capturing = NEB_NEW_ARRAY(bool, c->fragments);
     r->act = NEB_NEW_ARRAY(struct neb_action, 64);
     r->act_cap = 64;
     for (int i = 0; i < NEB_SITES_MAX; i++) r->peer[i].heard = r->peer[i].chain = INT64_MIN / 4;
     neb_status status = NEB_OK;
-    if (!r->cell || !r->lastk || !r->close_at || !r->capturing || !r->act)
+    if (!r->cell || !r->lastk || !r->newest_b || !r->close_at || !r->capturing || !r->act)
         status = neb__fail(NEB_ERR_NOMEM, "out of memory for %u cells", c->cells);
     if (status == NEB_OK) status = boot_cells(r, boot);
     if (status != NEB_OK) {

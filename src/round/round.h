@@ -43,6 +43,7 @@ struct neb_round_config {
     struct neb_influence influence; /* by the genesis */
     enum neb_quorum_rule quorum;    /* likewise */
     struct neb_seal seal;
+    uint64_t operators; /* the set of operators with which the log begins; an order may change it */
 };
 
 /* Fills in the times and limits that a job file does not name. */
@@ -52,6 +53,7 @@ void neb__round_defaults(struct neb_round_config *c);
 struct neb_boot_update {
     struct neb_hash hash;
     uint64_t k, b;
+    bool former; /* it was signed with a key that the site has no longer */
 };
 /* Besides records and the mark the ledger holds certificates and the signed words of sites for their lapses. */
 enum neb_round_extra_kind {

@@ -188,7 +188,7 @@ static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
     if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms || overtaken(r, p);
     for (uint32_t c = p->header.c0; c < p->header.c1 && c < r->cfg.cells; c++) {
         if (r->cell[c].v_log > p->header.b + r->cfg.staleness) return !NEB_MUTANT(keep_expired);
-        if (r->lastk[c * NEB_SITES_MAX + p->header.site] >= p->header.k) return true;
+        if (neb__log_counted(r, c, p->header.site, p->header.k, p->header.b)) return true;
     }
     return false;
 }

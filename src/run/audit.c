@@ -15,6 +15,7 @@
 #include "round/certificate.h"
 #include "round/proof.h"
 #include "round/round.h"
+#include "run/operator_parts.h"
 #include "run/quorum_fact.h"
 #include "run/replay.h"
 #include "seal/site.h"
@@ -46,6 +47,7 @@ struct audit {
     enum neb_quorum_rule quorum;
     struct neb_seal seal;
     struct neb_members first, now; /* of the log: at its beginning, and at the record in hand */
+    uint64_t operators;            /* the set in force at the record in hand */
     struct neb_ledger_found log;
     struct neb_record **record; /* (log.records) NULL: not a record */
     struct neb_hash *hash;      /* (log.records) */
@@ -83,12 +85,48 @@ static bool verify(void *arg, unsigned signer, const char *purpose, const void *
                    const uint8_t signature[NEB_SEAL_SIZE])
 {
     struct audit *a = arg;
-    if (signer == NEB_BY_OPERATOR) return signed_by(&a->chain->operator_key, purpose, p, n, signature);
     signer &= ~NEB_BY_FORMER;
     if (signer >= NEB_SITES_MAX) return false;
     for (uint64_t i = a->key[signer].n; i-- > 0;)
         if (signed_by(&a->key[signer].list[i], purpose, p, n, signature)) return true;
     return false;
+}
+
+struct question {
+    uint64_t since, set;
+    bool first, answer; /* first: the set with which the log begins is looked for */
+    const char *purpose;
+    const void *p;
+    size_t n;
+    const struct neb_order *order;
+};
+
+static void ask_set(void *arg, uint64_t epoch, uint64_t head, const struct neb_operators *set)
+{
+    struct question *q = arg;
+    if (q->first && !head) q->set = epoch;
+    if (q->order && epoch >= q->since)
+        q->answer |= neb__operators_signed(set, q->purpose, q->p, q->n, q->order);
+    else if (!q->order)
+        q->answer |= epoch == q->since;
+}
+
+static bool by_operators(void *arg, uint64_t since, const char *purpose, const void *p, size_t n,
+                         const struct neb_order *o)
+{
+    struct audit *a = arg;
+    struct question q = {.since = since, .purpose = purpose, .p = p, .n = n, .order = o};
+    return neb__chain_walk_operators(a->chain, ask_set, &q) == NEB_OK && q.answer;
+}
+
+/* From the record behind this one on, orders are signed by other operators, whom the chain must have. */
+static void follow_operators(struct audit *a, const struct neb_record *rec)
+{
+    struct question q = {.since = rec->order->value};
+    if (neb__chain_walk_operators(a->chain, ask_set, &q) != NEB_OK || !q.answer || q.since <= a->operators)
+        problem(a, "record %" PRIu64 ": the roster does not have the operators that it names", rec->index);
+    else
+        a->operators = q.since;
 }
 
 static void learn_member(struct audit *a, const struct neb_member *m)
@@ -122,19 +160,23 @@ static void learn_epoch(void *arg, uint64_t epoch, uint64_t head, const struct n
 static void check_order(struct audit *a, const struct neb_record *rec)
 {
     a->out->orders++;
-    if (!neb__order_genuine(&rec->order, &a->out->genesis, &a->seal))
+    if (!neb__order_genuine(rec->order, &a->out->genesis, &a->seal, a->operators))
         problem(a, "record %" PRIu64 ": the order is not signed by who gives it", rec->index);
-    else if (!neb__order_may(&rec->order, &a->now))
+    else if (!neb__order_may(rec->order, &a->now))
         problem(a, "record %" PRIu64 ": its signer may not give this order", rec->index);
+    else if (rec->type == NEB_RECORD_ORDER && rec->order->op == NEB_OP_OPERATORS)
+        follow_operators(a, rec);
 }
 
 static void follow_roster(struct audit *a, const struct neb_record *rec)
 {
     if (rec->type == NEB_RECORD_FORCED) {
         a->out->forced++;
-        if (!neb__members_equal(&rec->order.roster, &rec->roster))
+        if (!neb__members_equal(&rec->order->roster, &rec->roster))
             problem(a, "record %" PRIu64 ": the forced roster is not the one that was ordered", rec->index);
-    } else if (!neb__members_follows(&a->now, &rec->roster)) {
+    } else if (!neb__members_follows(&a->now, &rec->roster) &&
+               !(rec->ordered && rec->order->op == NEB_OP_REKEY &&
+                 neb__members_renews(&a->now, &rec->roster))) {
         problem(a, "record %" PRIu64 ": the roster does not follow from the one before", rec->index);
     }
     a->out->rosters++;
@@ -465,6 +507,9 @@ static neb_status open_run(struct audit *a, const char *roster, const char *run)
     NEB_TRY(neb__members_at_beginning(a->chain, &a->first));
     NEB_TRY(neb__chain_walk(a->chain, learn_epoch, a));
     NEB_TRY(a->status);
+    struct question first = {.first = true};
+    NEB_TRY(neb__chain_walk_operators(a->chain, ask_set, &first));
+    a->operators = first.set;
     return neb__disk_open_to_read(dir, &a->disk);
 }
 
@@ -488,7 +533,7 @@ neb_status neb__run_audit(const char *folder, const char *roster, const char *ru
     if (status == NEB_OK) {
         a->out = result;
         a->folder = folder;
-        a->seal = (struct neb_seal){.arg = a, .verify = verify};
+        a->seal = (struct neb_seal){.arg = a, .verify = verify, .by_operators = by_operators};
         status = open_run(a, roster, run);
         if (status == NEB_OK) status = check_log(a);
         if (status == NEB_OK && !roster) replay(a);

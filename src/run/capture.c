@@ -333,7 +333,7 @@ void neb__session_snapshot_taken(neb_session *s)
     if (status == NEB_OK && !empty) {
         s->updates.last_k = h.k;
         for (uint32_t c = a->c0; c < a->c1; c++) {
-            s->mirror.own[c].open = (struct neb_boot_update){hash, h.k, h.b};
+            s->mirror.own[c].open = (struct neb_boot_update){.hash = hash, .k = h.k, .b = h.b};
             s->mirror.own[c].work_open = h.tau;
         }
     }

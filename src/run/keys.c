@@ -1,6 +1,7 @@
 /* keys.c: the keys with which the round core signs and checks: the site's own, those of the roster's sites,
  * the operator's. */
 #include "run/session.h"
+#include "run/operator_parts.h"
 
 #include <string.h>
 
@@ -26,6 +27,43 @@ static bool verify(void *arg, unsigned signer, const char *purpose, const void *
            neb__key_verify(&key, purpose, p, n, &given) == NEB_OK;
 }
 
+static bool by_operators(void *arg, uint64_t since, const char *purpose, const void *p, size_t n,
+                         const struct neb_order *o)
+{
+    neb_session *s = arg;
+    struct neb_operator_set at;
+    for (size_t i = 0; neb__members_operators(&s->members, i, &at); i++) {
+        if (since == NEB_OPERATORS_NEWEST) since = at.epoch;
+        if (at.epoch < since) return false;
+        if (neb__operators_signed(&at.set, purpose, p, n, o)) return true;
+    }
+    return false;
+}
+
+static bool has_operators(void *arg, uint64_t set)
+{
+    neb_session *s = arg;
+    struct neb_operator_set at;
+    for (size_t i = 0; neb__members_operators(&s->members, i, &at); i++)
+        if (at.epoch == set) return true;
+    return false;
+}
+
+static bool has_epoch(void *arg, uint64_t epoch)
+{
+    neb_session *s = arg;
+    return neb__members_epoch(&s->members) >= epoch;
+}
+
+/* The last set that was signed before there was a record to name. */
+uint64_t neb__session_first_operators(neb_session *s)
+{
+    struct neb_operator_set at;
+    for (size_t i = 0; neb__members_operators(&s->members, i, &at); i++)
+        if (!at.head) return at.epoch;
+    return 0;
+}
+
 bool neb__session_observes(neb_session *s)
 {
     return neb__members_observers(&s->members) & neb__bit(s->self);
@@ -33,5 +71,5 @@ bool neb__session_observes(neb_session *s)
 
 struct neb_seal neb__session_seal(neb_session *s)
 {
-    return (struct neb_seal){s, sign, verify};
+    return (struct neb_seal){s, sign, verify, by_operators, has_operators, has_epoch};
 }

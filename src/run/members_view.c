@@ -3,6 +3,7 @@
  * The roster belongs to the links' thread, the core to the driver's. So the public keys and names are copied
  * at the start, with every new epoch, and whenever a peer appears. */
 #include "run/members_view.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@ void neb__members_init(struct neb_members_view *v)
 
 void neb__members_free(struct neb_members_view *v)
 {
+    neb__free(v->operators);
     pthread_mutex_destroy(&v->lock);
 }
 
@@ -55,10 +57,48 @@ static void learn(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
     }
 }
 
+/* Out of memory: the set is not known, so what it signed waits. */
+static void learn_operators(void *arg, uint64_t epoch, uint64_t head, const struct neb_operators *set)
+{
+    struct neb_members_view *v = arg;
+    if (v->operator_sets && v->operators[v->operator_sets - 1].epoch >= epoch) return;
+    struct neb_operator_set *more = neb__realloc(v->operators, (v->operator_sets + 1) * sizeof *more);
+    if (!more) return;
+    v->operators = more;
+    more[v->operator_sets++] = (struct neb_operator_set){epoch, head, *set};
+}
+
+bool neb__members_operators(struct neb_members_view *v, size_t n, struct neb_operator_set *out)
+{
+    pthread_mutex_lock(&v->lock);
+    bool known = n < v->operator_sets;
+    if (known) *out = v->operators[v->operator_sets - 1 - n];
+    pthread_mutex_unlock(&v->lock);
+    return known;
+}
+
+uint64_t neb__members_epoch(struct neb_members_view *v)
+{
+    pthread_mutex_lock(&v->lock);
+    uint64_t epoch = v->epoch;
+    pthread_mutex_unlock(&v->lock);
+    return epoch;
+}
+
+bool neb__members_rekeyed(struct neb_members_view *v, unsigned site)
+{
+    pthread_mutex_lock(&v->lock);
+    bool rekeyed = site < NEB_SITES_MAX && v->formers[site];
+    pthread_mutex_unlock(&v->lock);
+    return rekeyed;
+}
+
 void neb__members_learn(struct neb_members_view *v, const struct neb_chain *chain)
 {
     pthread_mutex_lock(&v->lock);
-    v->operator_key = chain->operator_key;
+    v->epoch = chain->epoch;
+    if (neb__chain_walk_operators(chain, learn_operators, v) != NEB_OK)
+        learn_operators(v, chain->operators_epoch, 0, &chain->operators);
     if (neb__chain_walk(chain, learn, v) != NEB_OK) learn(v, chain->epoch, 0, &chain->now);
     pthread_mutex_unlock(&v->lock);
 }
@@ -73,8 +113,8 @@ void neb__members_name(struct neb_members_view *v, uint16_t site, char out[NEB_N
 bool neb__members_key(struct neb_members_view *v, unsigned signer, struct neb_public *out)
 {
     pthread_mutex_lock(&v->lock);
-    bool known = signer == NEB_BY_OPERATOR || (signer < NEB_SITES_MAX && v->has_key[signer]);
-    if (known) *out = signer == NEB_BY_OPERATOR ? v->operator_key : v->key[signer];
+    bool known = signer < NEB_SITES_MAX && v->has_key[signer];
+    if (known) *out = v->key[signer];
     pthread_mutex_unlock(&v->lock);
     return known;
 }

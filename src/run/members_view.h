@@ -13,10 +13,19 @@
 
 enum { NEB_FORMER_KEYS = 8 };
 
+/* The operators since an epoch of the chain, by which the log names them. */
+struct neb_operator_set {
+    uint64_t epoch, head; /* head: as the chain gives it; 0: before the log began */
+    struct neb_operators set;
+};
+
 struct neb_members_view {
     pthread_mutex_t lock;
     char names[NEB_SITES_MAX][NEB_NAME_SIZE];
-    struct neb_public operator_key, key[NEB_SITES_MAX];       /* of the roster */
+    uint64_t epoch;                     /* the chain is known up to here */
+    struct neb_operator_set *operators; /* every set that the chain has, the newest last */
+    size_t operator_sets;
+    struct neb_public key[NEB_SITES_MAX];                     /* of the roster */
     bool has_key[NEB_SITES_MAX];                              /* of every site that ever was a member */
     struct neb_public former[NEB_SITES_MAX][NEB_FORMER_KEYS]; /* keys that were replaced: the newest ones */
     uint8_t formers[NEB_SITES_MAX];
@@ -37,7 +46,11 @@ void neb__members_learn(struct neb_members_view *v, const struct neb_chain *chai
 
 /* "?": a site that never was a member. */
 void neb__members_name(struct neb_members_view *v, uint16_t site, char out[NEB_NAME_SIZE]);
-/* False: the site never was a member. `signer` may be NEB_BY_OPERATOR. */
+/* The n-th set of operators, 0: the newest. False: there are not so many. */
+bool neb__members_operators(struct neb_members_view *v, size_t n, struct neb_operator_set *out);
+uint64_t neb__members_epoch(struct neb_members_view *v);              /* the newest one of the chain */
+bool neb__members_rekeyed(struct neb_members_view *v, unsigned site); /* it has had another key */
+/* False: the site never was a member. */
 bool neb__members_key(struct neb_members_view *v, unsigned signer, struct neb_public *out);
 /* A key of `signer` (a site with NEB_BY_FORMER) that was replaced. False: there are not so many. */
 bool neb__members_former_key(struct neb_members_view *v, unsigned signer, int i, struct neb_public *out);

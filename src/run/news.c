@@ -116,7 +116,7 @@ static void tell_bound(neb_session *s, uint64_t value)
 
 static void tell_order(neb_session *s, const struct neb_record *rec)
 {
-    const struct neb_order *o = &rec->order;
+    const struct neb_order *o = rec->order;
     unsigned long long at = (unsigned long long)rec->index;
     char name[NEB_NAME_SIZE] = "nobody";
     if (o->site < NEB_SITES_MAX) neb__members_name(&s->members, o->site, name);
@@ -137,6 +137,10 @@ static void tell_order(neb_session *s, const struct neb_record *rec)
         neb__news_add(s, "order", "rounds may use %.1f %% of the lines", (double)o->value / 10);
         break;
     case NEB_OP_BOUND: tell_bound(s, o->value); break;
+    case NEB_OP_REKEY: neb__news_add(s, "order", "%s has a new key from record %llu on", name, at); break;
+    case NEB_OP_OPERATORS:
+        neb__news_add(s, "order", "other operators give orders from record %llu on", at);
+        break;
     default: break;
     }
 }

@@ -1,6 +1,6 @@
 /* orders.c: an operator's orders reach the round core, and the links' roster follows.
  *
- *     file   "NEBORD1" 0, u32 length of the epoch, epoch, order (NEB_ORDER_SIZE)
+ *     file   "NEBORD1" 0, u32 length of the epoch, epoch, order (round/order.c)
  *
  * The chain of epochs (seal/roster.h) says which sites may connect; the log says which ones vote and train.
  * The two change one after the other. The key of a new member first enters the chain, so that it can connect,
@@ -28,36 +28,41 @@ enum { HEAD = sizeof magic + 4, FILES_MAX = 32, TELL_S = 3 };
 
 /* ---- the file ------------------------------------------------------------------------------------------ */
 
-neb_status neb__order_file_write(const char *folder, const struct neb_order_file *f, char *path, size_t size)
+neb_status neb__order_file_save(const char *path, const struct neb_order_file *f)
 {
-    uint8_t head[HEAD], order[NEB_ORDER_SIZE];
+    uint8_t head[HEAD], order[NEB_ORDER_MAX];
     struct neb_buf b;
-    struct timespec now;
     memcpy(head, magic, sizeof magic);
     neb__put32(head + sizeof magic, (uint32_t)f->epoch_size);
-    neb__order_put(&f->order, order);
+    neb__buf_init(&b, NEB_ORDER_FILE_MAX);
+    neb_status status = neb__buf_append(&b, head, sizeof head);
+    if (status == NEB_OK && f->epoch_size) status = neb__buf_append(&b, f->epoch, f->epoch_size);
+    if (status == NEB_OK) status = neb__buf_append(&b, order, neb__order_put(&f->order, order));
+    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0600);
+    neb__buf_free(&b);
+    return status;
+}
+
+neb_status neb__order_file_write(const char *folder, const struct neb_order_file *f, char *path, size_t size)
+{
+    struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     if (snprintf(path, size, "%s/run/orders", folder) >= (int)size - 40)
         return neb__fail(NEB_ERR_INVALID, "the path of folder '%.80s…' is too long", folder);
     NEB_TRY(neb__file_make_dir(path, 0700));
     snprintf(path, size, "%s/run/orders/%lld%03ld%s", folder, (long long)now.tv_sec, now.tv_nsec / 1000000,
              ending);
-    neb__buf_init(&b, NEB_ORDER_FILE_MAX);
-    neb_status status = neb__buf_append(&b, head, sizeof head);
-    if (status == NEB_OK && f->epoch_size) status = neb__buf_append(&b, f->epoch, f->epoch_size);
-    if (status == NEB_OK) status = neb__buf_append(&b, order, sizeof order);
-    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0600);
-    neb__buf_free(&b);
-    return status;
+    return neb__order_file_save(path, f);
 }
 
 bool neb__order_file_read(const uint8_t *bytes, size_t n, struct neb_order_file *out)
 {
-    if (n < HEAD + NEB_ORDER_SIZE || memcmp(bytes, magic, sizeof magic)) return false;
-    out->epoch = bytes + HEAD;
-    out->epoch_size = neb__get32(bytes + sizeof magic);
-    return n - HEAD - NEB_ORDER_SIZE == out->epoch_size &&
-           neb__order_get(bytes + n - NEB_ORDER_SIZE, &out->order);
+    struct neb_reader in = {bytes, n, false};
+    const uint8_t *head = neb__read(&in, HEAD);
+    if (!head || memcmp(head, magic, sizeof magic)) return false;
+    out->epoch_size = neb__get32(head + sizeof magic);
+    out->epoch = neb__read(&in, out->epoch_size);
+    return out->epoch && neb__order_get(&in, &out->order) && !in.left;
 }
 
 /* ---- the links' roster --------------------------------------------------------------------------------- */
@@ -98,8 +103,7 @@ static enum fate fate_of(const neb_session *s, const struct neb_order *o)
     for (uint64_t i = o->index + 1; i <= st.head; i++) {
         const struct neb_record *rec = neb__round_record(s->core, i);
         if (!rec || !rec->ordered) continue;
-        if (!memcmp(rec->order.signature, o->signature, sizeof o->signature))
-            return i <= st.commit ? DONE : UNDER_WAY;
+        if (neb__order_same(rec->order, o)) return i <= st.commit ? DONE : UNDER_WAY;
         others |= i <= st.commit;
     }
     if (at_once) return st.roster.epoch < o->epoch ? OPEN : TOO_LATE;
@@ -124,6 +128,20 @@ static void refuse(const char *path, const char *as, const char *why)
     if (rename(path, to)) unlink(path);
 }
 
+/* A key that is new, a member's or the operators', must be known before the log names it. */
+static bool epoch_first(const struct neb_order *o)
+{
+    return o->op == NEB_OP_ADMIT || o->op == NEB_OP_OPERATORS || o->op == NEB_OP_REKEY;
+}
+
+static bool genuine(neb_session *s, const struct neb_order *o, enum fate fate)
+{
+    const struct neb_seal seal = neb__session_seal(s);
+    bool any =
+        fate == DONE || o->op == NEB_OP_OPERATORS; /* the core and the chain have checked it, or will */
+    return neb__order_genuine(o, &s->genesis, &seal, any ? 0 : NEB_OPERATORS_NEWEST);
+}
+
 static void one_order(neb_session *s, const char *path)
 {
     struct neb_buf b;
@@ -134,22 +152,24 @@ static void one_order(neb_session *s, const char *path)
         neb__buf_free(&b);
         return;
     }
-    const struct neb_seal seal = neb__session_seal(s);
     enum fate fate = fate_of(s, &f.order);
-    if (!neb__order_genuine(&f.order, &s->genesis, &seal)) {
-        refuse(path, "refused", "the order is for another run, or this run's operator did not sign it");
+    if (!genuine(s, &f.order, fate)) {
+        refuse(
+            path, "refused",
+            "the order is for another run, or this run's operator did not sign it (of several: not enough of "
+            "them)");
     } else if (fate == TOO_LATE) {
         refuse(
             path, "late",
             "the order came too late: the log or the roster has changed since it was signed; give it again");
-    } else if (fate == DONE && f.epoch_size && f.order.op != NEB_OP_ADMIT && !told(s)) {
+    } else if (fate == DONE && f.epoch_size && !epoch_first(&f.order) && !told(s)) {
         /* the next look or the one after it */
     } else if (fate == DONE) {
-        if (f.order.op != NEB_OP_ADMIT) extend(s, &f);
+        if (!epoch_first(&f.order)) extend(s, &f);
         unlink(path);
         neb__info("order %s is carried out", path);
     } else if (fate == OPEN) {
-        if (f.order.op == NEB_OP_ADMIT) extend(s, &f);
+        if (epoch_first(&f.order)) extend(s, &f);
         if (f.order.op == NEB_OP_LEAVE && f.order.site == s->self) s->driver.leaves = true;
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OPERATOR, .order = &f.order});
     }

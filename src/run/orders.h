@@ -22,6 +22,7 @@ enum { NEB_ORDER_FILE_MAX = 320 << 10 };
  * NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_NOMEM. */
 neb_status neb__order_file_write(const char *site_folder, const struct neb_order_file *f, char *path,
                                  size_t size);
+neb_status neb__order_file_save(const char *path, const struct neb_order_file *f); /* to this very file */
 bool neb__order_file_read(const uint8_t *bytes, size_t n,
                           struct neb_order_file *out); /* false: not an order file */
 

@@ -140,7 +140,7 @@ static neb_status restore_update(neb_session *s, const struct neb_hash *hash, ui
         for (size_t i = 0; i < k; i++) u[at + i] += left[at - first + i];
         memcpy(s->mirror.d + at, u + at, k * sizeof *u);
         s->mirror.own[c] = (struct neb_own_cell){
-            .version = h.b, .open = {*hash, h.k, h.b}, .work = h.tau, .work_open = h.tau};
+            .version = h.b, .open = {.hash = *hash, .k = h.k, .b = h.b}, .work = h.tau, .work_open = h.tau};
     }
     neb__codec_close(&view);
     neb__free(left);

@@ -85,7 +85,8 @@ static neb_status restore_outer(neb_session *s, const struct neb_ledger_found *l
 
 struct beginning {
     struct neb_members members;
-    bool over, changed; /* changed: other members since; a new key alone is no such change */
+    bool over,
+        changed; /* changed: other members or operators since; a site's new key alone is no such change */
 };
 
 /* The roster with which the log begins: the last one that was signed before there was a record to name. */
@@ -104,6 +105,13 @@ static void begin(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
     if (b->over) m.epoch = b->members.epoch;
     b->changed |= b->over && !neb__members_equal(&m, &b->members);
     if (!b->over) b->members = m;
+}
+
+static void operators_since(void *arg, uint64_t epoch, uint64_t head, const struct neb_operators *set)
+{
+    struct beginning *b = arg;
+    (void)epoch, (void)set;
+    b->changed |= head != 0;
 }
 
 neb_status neb__members_at_beginning(const struct neb_chain *chain, struct neb_members *out)
@@ -135,6 +143,7 @@ static neb_status first_roster(neb_session *s)
     size_t n = *s->run ? sizeof now : NEB_MEMBERS_SIZE;
     struct neb_buf kept;
     NEB_TRY(neb__chain_walk(neb__net_roster(s->net), begin, &b));
+    NEB_TRY(neb__chain_walk_operators(neb__net_roster(s->net), operators_since, &b));
     neb__members_set_roster(&s->members, &b.members, NEB_NO_SITE);
     neb__members_bytes(&b.members, now);
     memcpy(now + NEB_MEMBERS_SIZE, s->genesis.b, NEB_HASH_SIZE);
@@ -176,7 +185,26 @@ static struct neb_round_config core_config(neb_session *s)
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
     c.seal = neb__session_seal(s);
+    c.operators = neb__session_first_operators(s);
     return c;
+}
+
+/* Whether the own update that cell c waits for was signed with a key that this site has no longer. */
+static bool is_former(neb_session *s, const struct neb_boot_update *open, size_t c)
+{
+    const struct neb_seal seal = neb__session_seal(s);
+    struct neb_update_header h;
+    struct neb_buf b;
+    if (!open[c].k || !neb__members_rekeyed(&s->members, s->self)) return false;
+    if (c && open[c - 1].k == open[c].k && neb__hash_equal(&open[c - 1].hash, &open[c].hash))
+        return open[c - 1].former;
+    neb__buf_init(&b, (size_t)1 << 31);
+    bool read = neb__update_load(&s->updates.files, &open[c].hash, &b) == NEB_OK &&
+                neb__update_header_get(b.data, b.len, &h) == NEB_OK;
+    bool former =
+        read && !neb__update_header_genuine(&h, b.data + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal);
+    neb__buf_free(&b);
+    return former;
 }
 
 static neb_status create_core(neb_session *s, const struct neb_ledger_found *found)
@@ -198,6 +226,7 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
         for (size_t c = 0; c < cells; c++) {
             const struct neb_own_cell *own = &s->mirror.own[c];
             merged[c] = own->version, work[c] = own->work, open[c] = own->open;
+            open[c].former = is_former(s, open, c);
             after[c] = own->open.k && own->work > own->work_open ? own->work - own->work_open : 0;
         }
         for (uint64_t i = 0; i < found->records; i++) record[i] = found->bytes.data + found->at[i];

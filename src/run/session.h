@@ -230,6 +230,7 @@ uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size);
 /* keys.c */
 struct neb_seal neb__session_seal(neb_session *s);
 bool neb__session_observes(neb_session *s); /* by the roster this site neither votes nor trains, ever */
+uint64_t neb__session_first_operators(neb_session *s); /* the set with which the log begins */
 
 /* relaying.c: a control message to a member in reach: over its link, or through members if there is none */
 void neb__session_reach(neb_session *s, uint16_t peer, uint32_t kind, const void *bytes, size_t n);

@@ -103,6 +103,40 @@ static neb_status read_facts(struct neb_reader *r, struct neb_chain *c)
     return NEB_OK;
 }
 
+/* ---- several operators ----------------------------------------------------------------------------------- */
+
+static const char operators_fact[] = "operators";
+
+neb_status neb__fact_operators(const struct neb_operators *set, struct neb_fact *out)
+{
+    struct neb_buf b;
+    *out = (struct neb_fact){.size = 0};
+    memcpy(out->name, operators_fact, sizeof operators_fact);
+    neb__buf_init(&b, NEB_FACT_VALUE_MAX);
+    neb_status status = neb__operators_put(set, &b);
+    if (status == NEB_OK) memcpy(out->value, b.data, b.len), out->size = (uint16_t)b.len;
+    neb__buf_free(&b);
+    return status;
+}
+
+/* The genesis binds the set twice: as a fact, and as the hash in the operator key's place. */
+static neb_status read_operators(struct neb_chain *c)
+{
+    struct neb_public name;
+    neb__operators_one(&c->operator_key, &c->operators);
+    for (uint32_t i = 0; i < c->fact_count; i++) {
+        const struct neb_fact *f = &c->facts[i];
+        struct neb_reader r = {f->value, f->size, false};
+        if (strcmp(f->name, operators_fact)) continue;
+        if (!neb__operators_get(&r, &c->operators) || r.left || c->operators.count < 2)
+            return neb__quiet(NEB_ERR_CORRUPT, "the operators of a genesis are damaged");
+        NEB_TRY(neb__operators_name(&c->operators, &name));
+        if (!neb__public_equal(&name, &c->operator_key))
+            return neb__quiet(NEB_ERR_CORRUPT, "a genesis names two sets of operators");
+    }
+    return NEB_OK;
+}
+
 /* ---- runs of one roster ---------------------------------------------------------------------------------- */
 
 static const char runs_fact[] = "runs", run_magic[MAGIC] = "NEBRUN1";
@@ -148,6 +182,7 @@ static neb_status load_genesis(struct neb_chain *c, const uint8_t *p, size_t n)
     memcpy(c->run_id, run, NEB_RUN_ID_SIZE);
     memcpy(c->operator_key.b, key, NEB_PUBLIC_SIZE);
     NEB_TRY(read_facts(&r, c));
+    NEB_TRY(read_operators(c));
     NEB_TRY(neb__roster_decode(&r, &c->now));
     if (r.left) return neb__quiet(NEB_ERR_CORRUPT, "%zu extra bytes behind a genesis", r.left);
     c->last_id = c->now.members[c->now.count - 1].id;

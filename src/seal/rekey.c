@@ -176,6 +176,16 @@ neb_status neb__rekey_check(const char *text, size_t n, const struct neb_chain *
     return NEB_OK;
 }
 
+bool neb__rekey_taken(const char *text, size_t n, const struct neb_chain *chain, uint16_t *site)
+{
+    struct request r = {0};
+    if (!parse(text, n, &r)) return false;
+    const struct neb_member *m = neb__roster_by_key(&chain->now, &r.next);
+    if (!m || strcmp(m->name, r.name)) return false;
+    *site = m->id;
+    return true;
+}
+
 /* ---- taking it ----------------------------------------------------------------------------------------- */
 
 static neb_status write_identity(const char *dir, const char *name, const struct neb_public *key)

@@ -28,6 +28,9 @@ neb_status neb__rekey_request(const char *dir, const struct neb_rekey_head *head
 neb_status neb__rekey_check(const char *text, size_t n, const struct neb_chain *chain,
                             struct neb_roster *roster, struct neb_rekey_head *head);
 
+/* Whether a member already has the key that the request asks for: `site`. */
+bool neb__rekey_taken(const char *text, size_t n, const struct neb_chain *chain, uint16_t *site);
+
 /* If the roster names the site with its next key, that key becomes the site's, and the old one is gone. Else nothing changes.
  * No process may run the site meanwhile. */
 neb_status neb__rekey_take(const char *dir, const struct neb_chain *chain, bool *taken);

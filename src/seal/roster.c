@@ -49,7 +49,7 @@ static neb_status check_member(const struct neb_member *m)
     if (!neb__name_valid(m->name, name_len))
         return neb__quiet(NEB_ERR_INVALID,
                           "a member's name is not valid: 1 to 31 characters of a-z, 0-9 and -");
-    if (m->id == 0 || m->id == NEB_SIGNER_OPERATOR)
+    if (m->id == 0 || m->id >= NEB_SIGNER_LAST)
         return neb__quiet(NEB_ERR_INVALID, "%s: member id %u is not allowed", m->name, m->id);
     if (m->flags & ~(NEB_MEMBER_WITNESS | NEB_MEMBER_LEARNER | NEB_MEMBER_OBSERVER))
         return neb__quiet(NEB_ERR_INVALID, "%s: unknown flags %#x", m->name, m->flags);

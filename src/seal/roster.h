@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 #include "seal/key.h"
+#include "seal/operators.h"
 
 #include <sys/types.h>
 
@@ -26,7 +27,8 @@ enum {
     NEB_FACT_VALUE_MAX = 1024,
     NEB_EPOCH_BYTES_MAX = 256 << 10, /* an encoded genesis or epoch is never larger */
     NEB_RUN_ID_SIZE = 16,
-    NEB_SIGNER_OPERATOR = 0xffff,
+    NEB_SIGNER_OPERATOR = 0xffff, /* of several operators the first; the next one is one less */
+    NEB_SIGNER_LAST = NEB_SIGNER_OPERATOR - NEB_OPERATORS_MAX + 1,
 };
 
 enum neb_member_flag {
@@ -62,8 +64,9 @@ struct neb_fact {
 };
 
 enum neb_epoch_kind {
-    NEB_EPOCH_CHANGE = 1, /* a record of the run's log made it; names that record's index and hash */
-    NEB_EPOCH_EVICT = 2,  /* the operator made it; names the log's head as the operator saw it */
+    NEB_EPOCH_CHANGE = 1,    /* a record of the run's log made it; names that record's index and hash */
+    NEB_EPOCH_EVICT = 2,     /* the operator made it; names the log's head as the operator saw it */
+    NEB_EPOCH_OPERATORS = 3, /* from here on there are other operators */
 };
 
 struct neb_epoch {
@@ -80,7 +83,9 @@ struct neb_chain {
     struct neb_buf tail;    /* the epochs, encoded, each behind its u32 length */
     struct neb_hash genesis_hash;
     uint8_t run_id[NEB_RUN_ID_SIZE];
-    struct neb_public operator_key;
+    struct neb_public operator_key; /* of the genesis: see neb__operators_name() */
+    struct neb_operators operators; /* of `now` */
+    uint64_t operators_epoch;       /* the epoch that made them so; 0: the genesis */
     struct neb_fact *facts;
     uint32_t fact_count;
     uint64_t epoch;       /* epoch of `now`; 0 is the genesis */
@@ -89,11 +94,14 @@ struct neb_chain {
     struct neb_roster now;
 };
 
-/* Seals a genesis with a fresh run id. The roster's ids are set to 1, 2, 3… in the order given.
+/* Seals a genesis with a fresh run id. The roster's ids are set to 1, 2, 3… in the order given. Several operators need the fact
+ * that neb__fact_operators() makes, and their name (neb__operators_name()) as operator key.
  *   NEB_ERR_INVALID  no voter, too many voters, a name or key twice, a malformed address;  NEB_ERR_NOMEM */
 neb_status neb__chain_create(const struct neb_public *operator_key, const struct neb_fact *facts,
                              uint32_t fact_count, const struct neb_roster *roster, struct neb_chain **out);
 void neb__chain_free(struct neb_chain *chain); /* NULL is fine */
+
+neb_status neb__fact_operators(const struct neb_operators *set, struct neb_fact *out);
 
 /* Runs that follow each other under one roster. A genesis with this fact serves any number of them, each with a name and a
  * genesis of its own, so that a signature of one is worth nothing in another. A genesis without it, as earlier versions
@@ -137,13 +145,31 @@ neb_status neb__chain_extend(struct neb_chain *chain, const uint8_t *p, size_t n
 typedef void (*neb_roster_fn)(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r);
 neb_status neb__chain_walk(const struct neb_chain *chain, neb_roster_fn fn, void *arg);
 
+/* Calls fn for every set of operators of the chain, beginning with that of the genesis. NEB_ERR_NOMEM. */
+typedef void (*neb_operators_fn)(void *arg, uint64_t epoch, uint64_t head, const struct neb_operators *set);
+neb_status neb__chain_walk_operators(const struct neb_chain *chain, neb_operators_fn fn, void *arg);
+
 /* Writes the epoch that follows `chain`, with the given roster (new members have id 0 and get the next free
- * id), and signs it with each key of `signers`. A key that belongs to neither the operator nor a voter is
+ * id), and signs it with each key of `signers`. A key that belongs to neither an operator nor a voter is
  * refused. `out` gets the epoch behind its length, as neb__chain_extend() takes it. */
 neb_status neb__chain_propose(const struct neb_chain *chain, enum neb_epoch_kind kind, uint64_t head_index,
                               const struct neb_hash *head_hash, const struct neb_roster *roster,
                               const struct neb_key *const *signers, uint32_t signer_count,
                               struct neb_buf *out);
+/* The same, of kind NEB_EPOCH_OPERATORS: the roster stays as it is, `set` are the operators from then on. */
+neb_status neb__chain_propose_operators(const struct neb_chain *chain, const struct neb_operators *set,
+                                        uint64_t head_index, const struct neb_hash *head_hash,
+                                        const struct neb_key *const *signers, uint32_t signer_count,
+                                        struct neb_buf *out);
+/* Adds the signature of one more operator to the epoch that follows `chain` (behind its length, as propose writes it); `key` NULL
+ * adds none. *signed_by: how many operators have signed it. The bytes are hostile: NEB_ERR_CORRUPT, NEB_ERR_AUTH. */
+neb_status neb__chain_cosign(const struct neb_chain *chain, const struct neb_key *key, struct neb_buf *epoch,
+                             unsigned *signed_by);
+
+/* Reads what an epoch (behind its length) says, without checking who signed it. `roster` owes a free; `set` is left alone unless the
+ * epoch changes the operators. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
+neb_status neb__epoch_peek(const uint8_t *epoch, size_t n, struct neb_roster *roster,
+                           struct neb_operators *set);
 
 /* These return NULL when nothing matches. */
 const struct neb_member *neb__roster_by_key(const struct neb_roster *r, const struct neb_public *key);

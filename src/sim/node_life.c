@@ -158,7 +158,7 @@ static void restore_own(struct restore *r)
         for (int i = 0; i < WIDTH; i++) o->u[i] += left[i];
         memcpy(o->d, o->u, sizeof o->d);
         o->version = h.b;
-        o->open = (struct neb_boot_update){r->newest[c], h.k, h.b};
+        o->open = (struct neb_boot_update){.hash = r->newest[c], .k = h.k, .b = h.b};
         o->work = o->work_open = h.tau;
         TRACE(w, "site %d restores cell %u from update %llx, residual %d", n->id, c, (unsigned long long)h.k,
               residual);

@@ -282,7 +282,7 @@ static void first_round(struct neb_sim_world *w, const struct neb_record *rec)
 /* I9: an order in a record was given, once, by somebody who may give it. */
 static void check_order(struct neb_sim_world *w, const struct neb_record *rec)
 {
-    const struct neb_order *o = &rec->order;
+    const struct neb_order *o = rec->order;
     if (o->op == NEB_OP_LEAVE) {
         if (o->site >= SITES || !w->node[o->site].leaving)
             neb__oracle_violated(w, "I9: site %u was removed as if it had asked for it", o->site);
@@ -321,8 +321,8 @@ static void first_commit(struct neb_sim_world *w, struct neb_sim_node *n, uint64
           rec->type, n->id, rec->c0, rec->c1, (unsigned long long)rec->v, rec->updates);
     if (rec->type == NEB_RECORD_ROUND) first_round(w, rec);
     if (rec->ordered) check_order(w, rec);
-    if (rec->type == NEB_RECORD_ORDER && rec->order.op == NEB_OP_BOUND) {
-        uint32_t bits = (uint32_t)rec->order.value;
+    if (rec->type == NEB_RECORD_ORDER && rec->order->op == NEB_OP_BOUND) {
+        uint32_t bits = (uint32_t)rec->order->value;
         memcpy(&w->bound, &bits, 4);
     }
     for (unsigned s = 0; s < SITES; s++)

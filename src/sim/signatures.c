@@ -42,7 +42,7 @@ static bool verify(void *arg, unsigned signer, const char *purpose, const void *
 
 struct neb_seal neb__sim_seal(struct neb_sim_node *n)
 {
-    return (struct neb_seal){n, sign, verify};
+    return (struct neb_seal){.arg = n, .sign = sign, .verify = verify};
 }
 
 void neb__sim_sign(struct neb_sim_world *w, struct neb_order *o)

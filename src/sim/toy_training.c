@@ -115,7 +115,7 @@ static void keep_update(struct neb_sim_node *n, const struct neb_update_header *
         struct neb_sim_own *o = &n->own[c];
         uint8_t tagged[8 + 4 * WIDTH];
         char name[32];
-        o->open = (struct neb_boot_update){*hash, h->k, h->b};
+        o->open = (struct neb_boot_update){.hash = *hash, .k = h->k, .b = h->b};
         memcpy(o->d, d[c - h->c0], sizeof o->d);
         o->work_open = o->work;
         neb__put64(tagged, h->k);

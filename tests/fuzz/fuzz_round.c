@@ -76,7 +76,7 @@ static bool nobody(void *arg, unsigned signer, const char *purpose, const void *
 }
 
 static const struct neb_hash genesis;
-static const struct neb_seal seal = {NULL, NULL, nobody};
+static const struct neb_seal seal = {.arg = NULL, .sign = NULL, .verify = nobody};
 
 static void statement(const uint8_t *data, size_t size)
 {

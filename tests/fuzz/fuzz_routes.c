@@ -45,7 +45,7 @@ static void check(struct neb_routes *r)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct neb_routes *r;
-    struct neb_routes_config c = {.self = 1, .life = 1, .seal = {NULL, sign, verify}};
+    struct neb_routes_config c = {.self = 1, .life = 1, .seal = {.sign = sign, .verify = verify}};
     neb_log_set_level(NEB_LOG_NONE);
     if (neb__routes_create(&c, &r) != NEB_OK) return 0;
     neb__routes_members(r, 15);

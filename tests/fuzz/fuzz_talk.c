@@ -130,7 +130,7 @@ static void talk(uint16_t self, const uint8_t *data, size_t size)
         .fragments = 2,
         .token_target = 1 << 20,
         .promote = true,
-        .seal = {NULL, sign, verify}};
+        .seal = {.sign = sign, .verify = verify}};
     struct neb_buf mark;
     neb__buf_init(&mark, NEB_MARK_MAX);
     if (neb__round_first_mark(&mark) != NEB_OK) abort();

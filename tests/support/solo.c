@@ -76,7 +76,7 @@ void solo_create(struct solo *s, unsigned self, struct neb_members roster)
     assert_ok(neb__round_first_mark(&s->mark));
     struct neb_round_config c = {.self = (uint16_t)self, .roster = roster, .cells = 1, .fragments = 1};
     c.quorum = NEB_QUORUM_MAJORITY;
-    c.seal = (struct neb_seal){&s->self, test_sign, test_verify};
+    c.seal = (struct neb_seal){.arg = &s->self, .sign = test_sign, .verify = test_verify};
     struct neb_round_boot boot = {.mark = s->mark.data,
                                   .mark_length = s->mark.len,
                                   .applied = &zero,
@@ -109,7 +109,7 @@ struct neb_round_status solo_status(const struct solo *s)
 struct neb_order solo_order(const struct solo *s, struct neb_order o, unsigned signer)
 {
     struct neb_round_status st = solo_status(s);
-    struct neb_seal seal = {&signer, test_sign, test_verify};
+    struct neb_seal seal = {.arg = &signer, .sign = test_sign, .verify = test_verify};
     struct neb_hash genesis = {{0}};
     o.signer = (uint16_t)signer;
     if (!o.epoch) o.epoch = st.roster.epoch;
