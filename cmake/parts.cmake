@@ -42,6 +42,7 @@ neb_part(Z zlib.h libz.a z)
 neb_part(LZMA lzma.h liblzma.a lzma)
 neb_part(UTF8PROC utf8proc.h libutf8proc.a utf8proc)
 neb_part(PCRE2 pcre2.h libpcre2-8.a pcre2-8)
+neb_part(SODIUM sodium.h libsodium.a sodium)
 # No archive is shipped of SentencePiece; libxml2's would bring all of ICU's data with it.
 neb_part(SENTENCEPIECE sentencepiece_processor.h sentencepiece)
 neb_part(SENTENCEPIECE_TRAIN sentencepiece_trainer.h sentencepiece_train)

@@ -72,6 +72,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(manual)        \
     X(new)           \
     X(order)         \
+    X(pair)          \
     X(plan)          \
     X(privacy)       \
     X(relay)         \
