@@ -30,6 +30,7 @@ struct neb_bench {
     X(muon)            \
     X(parallel)        \
     X(pipeline)        \
+    X(private)         \
     X(replica_quality) \
     X(round)           \
     X(streams)         \

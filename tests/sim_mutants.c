@@ -14,6 +14,7 @@ enum neb_mutant neb__mutant;
 static const char *const name[] = {"none",
 #define NEB__X(id, what) #id,
                                    NEB_MUTANT_LIST(NEB__X) NEB_LIAR_MUTANT_LIST(NEB__X)
+                                       NEB_SECURE_MUTANT_LIST(NEB__X)
 #undef NEB__X
 };
 enum {
@@ -40,8 +41,11 @@ static int known_seed(const char *mutant)
     static const struct {
         const char *name;
         int seed;
-    } known[] = {
-        {"no_detour", 4660}, {"judge_briefly", 2792}, {"forget_early", 7023491}, {"go_in_silence", 7012013}};
+    } known[] = {{"no_detour", 4660},
+                 {"judge_briefly", 2792},
+                 {"forget_early", 7023491},
+                 {"ask_before_looking", 101293},
+                 {"go_in_silence", 7012013}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, mutant)) return known[i].seed;
     return 0;
@@ -49,14 +53,18 @@ static int known_seed(const char *mutant)
 
 static bool caught(int mutant, int seed, struct neb_sim_result *r)
 {
-    bool lies = mutant >= WITHOUT_LIARS;
+    bool secure = mutant >= (int)NEB_MUTANT_FIRST_SECURE;
+    bool lies = mutant >= WITHOUT_LIARS && (!secure || mutant == (int)NEB_MUTANT_any_seeds);
     struct neb_sim_fault o = {.seed = (uint64_t)seed,
                               .liars = lies,
                               .byzantine = mutant == (int)NEB_MUTANT_forget_early,
+                              .secure = secure,
                               .observer = mutant == (int)NEB_MUTANT_promote_observers,
-                              .lasting_cuts = !lies && mutant >= (int)NEB_MUTANT_FIRST_ROUTE};
+                              .lasting_cuts = !lies && !secure && mutant >= (int)NEB_MUTANT_FIRST_ROUTE};
     if (neb__sim_fault(&o, r) != NEB_OK) return true;
     o.lasting_cuts = true;
+    if (!mutant && neb__sim_fault(&o, r) != NEB_OK) return true;
+    o.lasting_cuts = false, o.secure = true;
     return !mutant && neb__sim_fault(&o, r) != NEB_OK;
 }
 

@@ -162,6 +162,12 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"task: causal\nsites:\n  - {name: a, role: teacher}\n  - {name: b, role: teacher}\n"
          "  - {name: c, role: student}\n",
          ":3: strategy tutor needs one teacher site and one student site; the job has 2 and 1"},
+        {"task: rtd\nprivacy: {unit: sample}\nsites:\n  - {name: a, role: generator}\n"
+         "  - {name: b, role: discriminator}\n",
+         ":2: privacy: strategy relay sends tokens"},
+        {"task: causal\nprivacy: {unit: site}\nsites:\n  - {name: a, role: teacher}\n"
+         "  - {name: b, role: student}\n",
+         ":2: privacy: strategy tutor sends tokens"},
         {"task: mlm\nsites: [a, b]\n",
          ":2: sites: a list of sections, each `- key: value …`, is needed here, not 'a,b'"},
         {"data: text\n", ":1: data: a list of sections"},

@@ -62,10 +62,20 @@
     X(forget_early, "a candidate gives up its log before it can lead")         \
     X(go_in_silence, "a site leaves the end of the run on the leader's word alone")
 
+/* Those of secure sums. */
+#define NEB_SECURE_MUTANT_LIST(X)                                                      \
+    X(low_threshold, "a secure sum may have any number of updates")                    \
+    X(any_seeds, "the seeds of a result are not compared with the hashes of its OPEN") \
+    X(reveal_early, "shares are revealed before SURVIVORS is certified")               \
+    X(reveal_both, "a site reveals the shares of both seeds of a contributor")         \
+    X(mask_again, "a site makes two updates for one attempt")                          \
+    X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk")
+#define NEB_MUTANT_FIRST_SECURE NEB_MUTANT_low_threshold
+
 enum neb_mutant {
     NEB_MUTANT_none,
 #define NEB__X(name, what) NEB_MUTANT_##name,
-    NEB_MUTANT_LIST(NEB__X) NEB_LIAR_MUTANT_LIST(NEB__X)
+    NEB_MUTANT_LIST(NEB__X) NEB_LIAR_MUTANT_LIST(NEB__X) NEB_SECURE_MUTANT_LIST(NEB__X)
 #undef NEB__X
 };
 

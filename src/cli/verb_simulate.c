@@ -10,7 +10,7 @@
 struct cfg {
     int64_t seeds, first_seed, sites, liars;
     char *quorum;
-    bool observer, trace, happy, lasting_cuts, keep_going, what_if, owners;
+    bool observer, trace, happy, lasting_cuts, secure, keep_going, what_if, owners;
     int64_t rounds, steps;
     double params, bits, up, down, rtt, step, work, slow, slow_share, deadline;
 };
@@ -28,6 +28,7 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct cfg, happy, NEB_OPT_BOOL, "no", NULL, "no faults"),
     NEB_OPT(struct cfg, lasting_cuts, NEB_OPT_BOOL, "no", NULL,
             "some lines are cut for good; members pass on what others say"),
+    NEB_OPT(struct cfg, secure, NEB_OPT_BOOL, "no", NULL, "updates are masked: privacy.aggregate: secure"),
     NEB_OPT(struct cfg, keep_going, NEB_OPT_BOOL, "no", NULL, "do not stop at the first violation"),
     NEB_OPT(struct cfg, what_if, NEB_OPT_BOOL, "no", NULL,
             "no faults and no bytes: how long do rounds take?"),
@@ -94,14 +95,16 @@ static neb_status simulate(const struct cfg *c, int *code)
                                   .lasting_cuts = c->lasting_cuts,
                                   .liars = (int)c->liars,
                                   .observer = c->observer,
+                                  .secure = c->secure,
                                   .byzantine = !strcmp(c->quorum, "byzantine")};
         struct neb_sim_result r;
         if (neb__sim_fault(&o, &r) != NEB_OK) {
             printf("seed %lld: %s\n  replay: nebula-i simulate --seeds 1 --first-seed %lld --sites %lld "
-                   "--liars %lld --quorum %s%s%s%s --trace\n",
+                   "--liars %lld --quorum %s%s%s%s%s --trace\n",
                    (long long)o.seed, r.violation[0] ? r.violation : neb_last_error(), (long long)o.seed,
                    (long long)c->sites, (long long)c->liars, c->quorum, c->happy ? " --happy" : "",
-                   c->lasting_cuts ? " --lasting-cuts" : "", c->observer ? " --observer" : "");
+                   c->lasting_cuts ? " --lasting-cuts" : "", c->observer ? " --observer" : "",
+                   c->secure ? " --secure" : "");
             fflush(stdout);
             bad++;
             *code = 1;
@@ -110,7 +113,7 @@ static neb_status simulate(const struct cfg *c, int *code)
         sum.events += r.events, sum.records += r.records, sum.crashes += r.crashes, sum.views += r.views;
         sum.cells_fetched += r.cells_fetched, sum.settled += r.settled, sum.epochs += r.epochs;
         sum.damaged += r.damaged, sum.virtual_ms += r.virtual_ms, sum.relayed += r.relayed;
-        sum.convicted += r.convicted;
+        sum.convicted += r.convicted, sum.sums += r.sums, sum.voids += r.voids;
     }
     double s = neb__seconds_since(start);
     printf("%llu events, %llu records, %llu crashes, %llu damaged disks, %llu view changes, %llu epochs, "
@@ -119,6 +122,9 @@ static neb_status simulate(const struct cfg *c, int *code)
            (unsigned long long)sum.damaged, (unsigned long long)sum.views, (unsigned long long)sum.epochs,
            (unsigned long long)sum.cells_fetched, (unsigned long long)sum.settled,
            (unsigned long long)sum.relayed, (double)sum.virtual_ms / 3.6e6);
+    if (c->secure)
+        printf("%llu secure sums, %llu attempts void\n", (unsigned long long)sum.sums,
+               (unsigned long long)sum.voids);
     if (c->liars) printf("%llu statements convicted a liar\n", (unsigned long long)sum.convicted);
     printf("%lld histories, %lld violations; %.1f s (%.2f ms each)\n", (long long)done, (long long)bad, s,
            1e3 * s / (double)(done ? done : 1));
@@ -137,6 +143,8 @@ static neb_status run(struct neb_call *call)
     if (c->sites && c->liars && c->sites < (byzantine ? 3 * c->liars + 1 : 2 * c->liars + 1))
         return neb__fail(NEB_ERR_CONFIG, "--liars %" PRId64 ": too many for %" PRId64 " sites", c->liars,
                          c->sites);
+    if (c->secure && (c->lasting_cuts || (c->sites && c->sites < 3)))
+        return neb__fail(NEB_ERR_CONFIG, "--secure needs three sites, and lines that do not stay cut");
     if (byzantine && c->sites && c->sites < 4)
         return neb__fail(NEB_ERR_CONFIG, "--quorum byzantine needs four sites");
     neb_log_set_level(NEB_LOG_NONE);

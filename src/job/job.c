@@ -301,6 +301,9 @@ static const struct neb_opt privacy_table[] = {
             NEB_OPT_ZERO_OR(0.01, 1e6)),
     PRIVACY(samples, NEB_OPT_INT, "64", NULL,
             "sample: how many a step takes on average; each is drawn by itself", NEB_OPT_RANGE(1, 1 << 24)),
+    PRIVACY(aggregate, NEB_OPT_TEXT, "plain", NULL,
+            "secure: members learn the sum of the updates and no single one; three sites that train or more",
+            NEB_OPT_CHOICE("plain", "secure")),
     NEB_OPT_END,
 };
 

@@ -97,7 +97,7 @@ struct neb_job_wan {
 
 /* What must not be learned from what this site sends (docs/privacy.md). */
 struct neb_job_privacy {
-    char *unit;
+    char *unit, *aggregate;
     double epsilon, delta, clip, noise;
     int64_t samples;
 };

@@ -57,12 +57,11 @@ static neb_status fill(struct neb_secret_bits *s)
     return NEB_OK;
 }
 
-static neb_status random_key(uint8_t *key, size_t n)
+neb_status neb__secret_random(uint8_t *key, size_t n)
 {
     for (size_t at = 0; at < n;) {
         ssize_t got = getrandom(key + at, n - at, 0);
-        if (got <= 0)
-            return neb__fail(NEB_ERR_IO, "the system gives no random numbers for the noise: nothing is sent");
+        if (got <= 0) return neb__fail(NEB_ERR_IO, "the system gives no random numbers: nothing is sent");
         at += (size_t)got;
     }
     return NEB_OK;
@@ -74,7 +73,7 @@ neb_status neb__secret_bits_begin(struct neb_secret_bits *s)
     if (!s->cipher && !(s->cipher = EVP_CIPHER_CTX_new()))
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a cipher");
     pthread_once(&once, watch_forks);
-    NEB_TRY(random_key(key, sizeof key));
+    NEB_TRY(neb__secret_random(key, sizeof key));
     int ok = EVP_EncryptInit_ex(s->cipher, EVP_chacha20(), NULL, key, iv);
     OPENSSL_cleanse(key, sizeof key);
     if (ok != 1) return neb__fail(NEB_ERR_INTERNAL, "this OpenSSL has no ChaCha20: nothing is sent");

@@ -21,6 +21,9 @@ struct neb_secret_bits {
     uint8_t buffer[NEB_SECRET_BUFFER];
 };
 
+/* Bytes of the system's generator. NEB_ERR_IO: it gives none */
+neb_status neb__secret_random(uint8_t *out, size_t n);
+
 /* Begins with a new key of the system's generator, also when it has begun before. Owes a close.
  *   NEB_ERR_IO: the system gives no random bytes;  NEB_ERR_NOMEM */
 neb_status neb__secret_bits_begin(struct neb_secret_bits *s);

@@ -440,7 +440,7 @@ static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c
         if (known && r->cfg.end_drop) cell->clean = cell->exact;
         cell->base = known ? cell->captured : r->steps;
         cell->open.k = 0;
-    } else if (cell->open.k && cell->v_site > cell->open.b + r->cfg.staleness) {
+    } else if (cell->open.k && cell->v_site > cell->open.b + (r->cfg.secure ? 0 : r->cfg.staleness)) {
         struct neb_action *a = neb__core_act(r, NEB_ACT_DISCARD);
         a->c0 = c, a->c1 = c + 1;
         a->k = cell->open.k;
@@ -503,6 +503,9 @@ void neb__core_capture_due(struct neb_round *r)
         /* A paused site makes no steps: its work must go out, or nothing would ever end the pause. */
         bool due = r->steps - cell->since >= (int64_t)r->interval || (r->paused && r->steps > cell->base);
         if (r->ending) due = !cell->clean;
+        if (r->cfg.secure && (r->ending || r->paused))
+            due = true; /* a sum needs those with nothing to say, too */
+        if (r->cfg.secure && !neb__sum_captures(r, f)) due = false;
         if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
         struct neb_action *a = neb__core_act(r, NEB_ACT_CAPTURE);
         a->c0 = c0, a->c1 = c1;
@@ -513,6 +516,7 @@ void neb__core_capture_due(struct neb_round *r)
         a->last = r->ending && r->cfg.end_drop;
         a->cls = r->ending ? NEB_DENSE : r->cls;
         a->bound = r->bound;
+        if (r->cfg.secure) a->index = r->sum[f].open, a->attempt = r->sum[f].attempt;
         r->capturing[f] = true;
         for (uint32_t c = c0; c < c1; c++) {
             r->cell[c].since = r->cell[c].captured = r->steps;
@@ -528,7 +532,8 @@ uint64_t neb__round_steps_left(const struct neb_round *r)
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
         uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
         int64_t left = r->cell[c0].since + (int64_t)r->interval - r->steps;
-        if (left < 1) left = r->capturing[f] || !capture_ready(r, c0, c1) ? INT64_MAX : 1;
+        bool may = capture_ready(r, c0, c1) && (!r->cfg.secure || neb__sum_captures(r, f));
+        if (left < 1) left = r->capturing[f] || !may ? INT64_MAX : 1;
         least = left < least ? left : least;
     }
     return (uint64_t)least;
@@ -540,11 +545,12 @@ void neb__core_captured(struct neb_round *r, const struct neb_event *ev)
         uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
         if (!r->capturing[f] || ev->update->c0 != c0) continue;
         r->capturing[f] = false;
+        if (r->cfg.secure) neb__sum_captured(r, f, ev->status);
         for (uint32_t c = c0; c < c1; c++) {
             r->cell[c].clean = ev->empty && r->cell[c].exact;
             if (ev->empty || ev->status != NEB_OK) continue;
-            r->cell[c].open =
-                (struct neb_boot_update){.hash = ev->hash, .k = ev->update->k, .b = ev->update->b};
+            r->cell[c].open = (struct neb_boot_update){
+                .hash = ev->hash, .k = ev->update->k, .b = ev->update->b, .attempt = ev->update->attempt};
         }
     }
     r->report_due = true;

@@ -12,6 +12,7 @@
  *     certify.c     acknowledgements and certificates
  *     autograph.c   leaders sign the logs of their views
  *     guilt.c       statements that convict their author (by the rules of proof.c)
+ *     secure.c      sums that nobody can take apart
  *     lead.c        the leader: acknowledgements, closing rounds, roster
  *     state_root.c  state roots and who signed them
  *     update_table.c updates known by their hash
@@ -141,6 +142,29 @@ struct neb_core_root {
 struct neb_core_promise {
     uint64_t view, normal, head, commit;
     uint32_t incarnation, lapse[NEB_SITES_MAX];
+};
+
+/* What a site has offered for a sum. */
+struct neb_core_offer {
+    uint16_t attempt; /* 0: nothing */
+    uint64_t version, shared;
+    struct neb_contributor entry;
+};
+
+/* The sums of one fragment. */
+struct neb_core_sum {
+    uint64_t open, survivors; /* by the committed log: records of the attempt under way; 0: none */
+    uint16_t attempt;         /* the last one that was opened */
+    uint16_t offered;         /* this site was asked to offer for this attempt, … */
+    uint64_t offered_version; /* … at this version */
+    uint16_t captured;        /* its update for this attempt is made */
+    uint16_t unable;          /* it cannot contribute to this one */
+    uint64_t revealed;        /* its shares for this SURVIVORS are revealed */
+    uint64_t seeds_for;       /* the seeds are of this one */
+    bool broken;              /* … and there will be none */
+    uint8_t seed[NEB_SITES_MAX][NEB_SEED_SIZE];
+    int64_t since; /* leader: since when it waits; 0: not yet */
+    struct neb_core_offer offer[NEB_SITES_MAX];
 };
 
 struct neb_round {
@@ -295,14 +319,15 @@ struct neb_round {
     int64_t steps, last_commit_step, capture_retry;
     uint32_t interval; /* inner steps between two captures here */
     uint64_t next_k, floor;
-    bool *capturing;   /* per fragment */
-    bool whole;        /* theta and m of every cell stand at the cursor */
-    bool roots_wanted; /* the leader says that somebody catches up */
-    uint64_t first_k;  /* the first number of this life; 0: not known yet */
-    uint64_t own_k;    /* the highest number that this site itself gave, as far as it knows */
+    uint64_t first_k; /* the first number of this life; 0: not known yet */
+    uint64_t own_k;   /* the highest number that this site itself gave, as far as it knows */
     uint64_t
         rekey_index; /* the record that gave this site another key; 0: none. Open updates under the old one */
     bool rekey_all;  /* … are void: all, or (it came before this start) those that the disk says are */
+    bool *capturing; /* per fragment */
+    struct neb_core_sum *sum; /* likewise; NULL: updates are not masked */
+    bool whole;               /* theta and m of every cell stand at the cursor */
+    bool roots_wanted;        /* the leader says that somebody catches up */
     bool report_due;
     uint64_t root_at;                /* cur_root is the root of this record; 0: none yet */
     bool forced, leaving, done;      /* forced: an operator's roster is in effect and not in the log yet */
@@ -484,6 +509,23 @@ uint8_t neb__lead_judged(const struct neb_round *r, const struct neb_core_update
 uint32_t neb__lead_median_tau(const struct neb_record *rec);
 /* Whether this site would reject the same updates. True as well if some of them are not here. */
 bool neb__lead_rejects_rightly(const struct neb_round *r, const struct neb_record *rec);
+
+/* Proposes a record that names these updates: a ROUND or, with an attempt, SURVIVORS. */
+void neb__lead_name(struct neb_round *r, uint32_t c0, uint32_t c1,
+                    struct neb_core_update *const by_site[NEB_SITES_MAX], int n, uint16_t attempt);
+
+/* secure.c */
+struct neb_core_sum *neb__sum_of(const struct neb_round *r, uint32_t c0); /* NULL: none */
+bool neb__sum_follows(const struct neb_round *r, const struct neb_record *rec);
+void neb__sum_committed(struct neb_round *r, const struct neb_record *rec);
+void neb__sum_tick(struct neb_round *r);
+bool neb__sum_captures(const struct neb_round *r, uint32_t f);
+void neb__sum_captured(struct neb_round *r, uint32_t f, neb_status status);
+void neb__sum_event(struct neb_round *r, const struct neb_event *ev);
+void neb__sum_lead(struct neb_round *r, uint32_t f);
+void neb__sum_lead_start(struct neb_round *r);
+bool neb__sum_under_way(const struct neb_round *r);
+bool neb__sum_waits(const struct neb_round *r);
 
 /* state_root.c */
 struct neb_core_root *neb__root_find(struct neb_round *r, uint64_t index,

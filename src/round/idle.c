@@ -22,7 +22,7 @@ static bool could_be_named(const struct neb_round *r, const struct neb_core_upda
 {
     const struct neb_update_header *h = &p->header;
     if (!p->held || p->used || p->outdated || h->c1 > r->cfg.cells || h->site >= NEB_SITES_MAX) return false;
-    if (h->kind != NEB_UPDATE_DELTA) return false;
+    if (h->kind != (r->cfg.secure ? NEB_UPDATE_MASKED : NEB_UPDATE_DELTA)) return false;
     if (!(r->roster.trains & neb__bit(h->site))) return false;
     for (uint32_t c = h->c0; c < h->c1; c++) {
         uint64_t v = r->cell[c].v_log;
@@ -47,6 +47,7 @@ static bool work_waits(const struct neb_round *r)
     if (r->ended) return false;
     if (r->state == NEB_ROUND_SYNC || r->head > r->commit || r->leader_commit > r->commit || r->ending)
         return true;
+    if (neb__sum_waits(r)) return true;
     for (uint32_t f = 0; f < r->cfg.fragments; f++)
         if (record_waits(r, neb__core_fragment_first(r, f))) return true;
     return false;

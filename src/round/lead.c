@@ -83,6 +83,7 @@ void neb__lead_start(struct neb_round *r)
     }
     for (size_t i = 0; i < r->updates; i++) r->update[i].have = r->update[i].held ? neb__bit(r->self) : 0;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) r->close_at[f] = 0;
+    neb__sum_lead_start(r);
     memset(r->order, 0, sizeof r->order);
     r->want_class = r->cls;
 }
@@ -388,15 +389,16 @@ bool neb__lead_rejects_rightly(const struct neb_round *r, const struct neb_recor
     return right;
 }
 
-static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
-                 struct neb_core_update *const by_site[NEB_SITES_MAX], int n)
+void neb__lead_name(struct neb_round *r, uint32_t c0, uint32_t c1,
+                    struct neb_core_update *const by_site[NEB_SITES_MAX], int n, uint16_t attempt)
 {
     struct neb_record *rec = neb__record_new((uint32_t)n);
     if (!rec) {
         r->failed = NEB_ERR_NOMEM;
         return;
     }
-    rec->type = NEB_RECORD_ROUND;
+    rec->type = attempt ? NEB_RECORD_SURVIVORS : NEB_RECORD_ROUND;
+    rec->attempt = attempt;
     rec->c0 = c0, rec->c1 = c1;
     rec->v = r->cell[c0].v_log;
     rec->eta = r->cfg.eta, rec->mu = r->cfg.mu;
@@ -420,11 +422,16 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
  * is then known. */
 int neb__lead_enough(const struct neb_round *r)
 {
+    if (r->cfg.secure) return neb__sum_least(__builtin_popcountll(r->roster.trains));
     return r->cfg.influence.combine == NEB_COMBINE_MEAN || r->ending ? 0 : 2 * r->cfg.influence.liars + 1;
 }
 
 static void try_close(struct neb_round *r, uint32_t f)
 {
+    if (r->cfg.secure) {
+        neb__sum_lead(r, f);
+        return;
+    }
     uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
     if (neb__log_touched(r, c0, c1)) return;
     struct neb_core_update *by_site[NEB_SITES_MAX] = {0};
@@ -455,7 +462,7 @@ static void try_close(struct neb_round *r, uint32_t f)
     bool over = neb__end_over(r) && ready >= enough;
     if ((missing || ready < enough) && !late && !very_late && !over) return;
     r->close_at[f] = 0;
-    name(r, c0, c1, by_site, ready);
+    neb__lead_name(r, c0, c1, by_site, ready, 0);
 }
 
 /* ---- roster and end ------------------------------------------------------------------------------------ */
@@ -536,6 +543,7 @@ static bool try_end(struct neb_round *r)
     bool everybody = false;
     bool in = r->ending && all_clean(r, &everybody), over = neb__end_over(r);
     if (r->ended || (r->ending && (r->commit != r->head || !(in || over)))) return false;
+    if (r->ending && neb__sum_under_way(r)) return false; /* every attempt ends: the leader makes it void */
     bool done = r->done && (!r->cfg.token_target || neb__core_quorum(r, done_voters(r)));
     bool reached = done || (r->cfg.token_target && r->tokens >= r->cfg.token_target);
     if (!r->ending && !reached) return false;
@@ -571,7 +579,7 @@ void neb__lead_progress(struct neb_round *r)
     }
     if ((drained || NEB_MUTANT(roster_any_time)) && (neb__lead_orders(r) || try_promote(r))) return;
     if (r->head - r->commit >= r->cfg.pipeline) return;
-    if (!drained && r->log[r->head - 1].record->type != NEB_RECORD_ROUND) return;
+    if (!drained && !neb__record_has_cells(r->log[r->head - 1].record)) return;
     bool over = neb__end_over(r); /* then the updates that are there go in, and nobody is waited for */
     if (drained && !over && try_end(r)) return;
     for (uint32_t f = 0; f < r->cfg.fragments && r->head - r->commit < r->cfg.pipeline; f++) try_close(r, f);

@@ -30,7 +30,7 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (n > NEB_RECORD_MAX || neb__record_decode(bytes, n, &e.record) != NEB_OK) return false;
     if (e.record->index != r->head + 1 || !neb__hash_equal(&e.record->prev, neb__log_hash(r, r->head)))
         goto no;
-    if (e.record->type == NEB_RECORD_ROUND && e.record->c1 > r->cfg.cells) goto no;
+    if (neb__record_has_cells(e.record) && e.record->c1 > r->cfg.cells) goto no;
     if (e.record->type == NEB_RECORD_FORCED && !neb__forced_genuine(r, e.record) && !NEB_MUTANT(trust_orders))
         goto no;
     if (r->head > r->commit && neb__record_is_change(r->log[r->head - 1].record)) {
@@ -69,7 +69,7 @@ bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1)
 {
     for (uint64_t i = r->commit; i < r->head; i++) {
         const struct neb_record *rec = r->log[i].record;
-        if (rec->type == NEB_RECORD_ROUND && rec->c0 < c1 && c0 < rec->c1) return true;
+        if (neb__record_has_cells(rec) && rec->c0 < c1 && c0 < rec->c1) return true;
     }
     return false;
 }
@@ -91,7 +91,7 @@ bool neb__log_names_as_signed(const struct neb_round *r, const struct neb_record
         if (!u->held || !neb__hash_equal(&u->hash, &p->hash)) continue;
         return !u->outdated && h->site == p->site && h->k == p->k && h->b == p->b && h->weight == p->weight &&
                h->tau == p->tau && h->length == p->length && h->tokens == p->tokens && h->c0 == rec->c0 &&
-               h->c1 == rec->c1;
+               h->c1 == rec->c1 && h->attempt == rec->attempt;
     }
     return true; /* not here: others hold it */
 }
@@ -113,7 +113,7 @@ static bool honest_round(const struct neb_round *r, const struct neb_record *rec
 static bool honest_end(const struct neb_round *r, const struct neb_record *rec)
 {
     if (NEB_MUTANT(sign_anything)) return true;
-    if (rec->type == NEB_RECORD_FINAL) return r->ending && !r->ended;
+    if (rec->type == NEB_RECORD_FINAL) return r->ending && !r->ended && !neb__sum_under_way(r);
     if (rec->type != NEB_RECORD_END || rec->ordered) return true;
     return !r->cfg.token_target || r->done || r->tokens >= r->cfg.token_target;
 }
@@ -137,6 +137,15 @@ static bool updates_acceptable(const struct neb_round *r, const struct neb_recor
     return true;
 }
 
+/* The records of a sum. What SURVIVORS names is checked as a round's updates are; RESULT and VOID repeat it. */
+static bool sum_follows(const struct neb_round *r, const struct neb_record *rec, bool past)
+{
+    if ((!past && neb__log_touched(r, rec->c0, rec->c1)) || rec->c1 > r->cfg.cells) return false;
+    if (!neb__sum_follows(r, rec)) return false;
+    if (rec->type != NEB_RECORD_SURVIVORS) return true;
+    return updates_acceptable(r, rec) && (past || honest_round(r, rec));
+}
+
 /* Whether the record follows from the records before it alone. It may only touch cells that no
  * uncommitted record touches, so the committed versions are the versions at the head. `past`: the
  * record is said to be committed. */
@@ -144,6 +153,8 @@ static bool follows(const struct neb_round *r, const struct neb_record *rec, boo
 {
     if (rec->type == NEB_RECORD_FORCED) return neb__order_explains(r, rec, past);
     if (rec->epoch != r->roster.epoch) return false;
+    if (neb__record_has_cells(rec) && (r->cfg.secure || rec->attempt || rec->type != NEB_RECORD_ROUND))
+        return sum_follows(r, rec, past);
     if (rec->type == NEB_RECORD_ROUND) {
         if ((!past && neb__log_touched(r, rec->c0, rec->c1)) || rec->c1 > r->cfg.cells) return false;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
@@ -213,6 +224,7 @@ void neb__log_commit_to(struct neb_round *r, uint64_t index)
     while (r->commit < index && r->commit < r->head) {
         const struct neb_record *rec = r->log[r->commit++].record;
         if (rec->type == NEB_RECORD_ROUND) commit_round(r, rec);
+        if (neb__record_has_cells(rec)) neb__sum_committed(r, rec);
         if (neb__record_is_change(rec)) r->ever |= rec->roster.members;
         if (neb__record_is_change(rec) && rec->roster.epoch >= r->roster.epoch) {
             r->roster = rec->roster;

@@ -237,6 +237,7 @@ static bool plausible(const struct neb_round *r, const struct neb_record *rec, s
                                       neb__order_operators(r, r->commit));
         return !r->cfg.token_target || r->done || tokens >= r->cfg.token_target;
     }
+    if (rec->type >= NEB_RECORD_OPEN) return r->cfg.secure && rec->c1 <= r->cfg.cells;
     if (rec->type != NEB_RECORD_ROUND) return true;
     if (rec->c1 > r->cfg.cells || rec->eta != r->cfg.eta || rec->mu != r->cfg.mu || rec->owner != NEB_NO_SITE)
         return false;

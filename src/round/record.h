@@ -21,9 +21,10 @@ struct neb_update_header {
     uint32_t weight; /* tokens per inner step */
     uint64_t tokens; /* tokens in it */
     uint32_t epoch;
-    uint32_t length; /* bytes of the code, behind the header */
-    uint8_t cls;     /* neb_rung_class of the rung */
-    uint8_t before;  /* bytes between header and code, in eights: a statement of privacy, or none */
+    uint32_t length;  /* bytes of the code, behind the header */
+    uint8_t cls;      /* neb_rung_class of the rung */
+    uint8_t before;   /* bytes between header and code, in eights: a statement of privacy, or none */
+    uint16_t attempt; /* MASKED: of the sum that it is for */
     uint8_t signature[NEB_SEAL_SIZE]; /* the site's signature of the run, the fields above and the code */
 };
 #define NEB_UPDATE_HEADER_SIZE (56 + NEB_SEAL_SIZE)
@@ -41,6 +42,7 @@ static inline size_t neb__update_code_size(const struct neb_update_header *h)
 enum neb_update_kind {
     NEB_UPDATE_DELTA = 0,
     NEB_UPDATE_RESULT = 1, /* an owner's mean of updates */
+    NEB_UPDATE_MASKED = 2, /* its code is of use in a sum only: secure.c */
 };
 
 void neb__update_header_put(const struct neb_update_header *p, uint8_t out[NEB_UPDATE_HEADER_SIZE]);
@@ -64,10 +66,20 @@ enum neb_record_type {
     NEB_RECORD_FORCED = 5, /* an operator's eviction that the old quorum could not commit */
     NEB_RECORD_ORDER = 6,  /* an operator's budget or norm bound; other operators */
     NEB_RECORD_CLASS = 7,  /* from here on updates are of another class */
+    /* Sums that nobody can take apart (secure.c). A ROUND ends such an attempt, too: as RESULT or as VOID. */
+    NEB_RECORD_OPEN = 8,      /* who contributes to the next sum of these cells, with which keys */
+    NEB_RECORD_SURVIVORS = 9, /* whose masked updates are in it */
+    NEB_RECORD_VOID = 10,     /* too few came, and nothing was revealed: the next attempt may begin */
 };
 
 enum neb_round_mode { NEB_MODE_NESTEROV = 0, NEB_MODE_AVERAGE = 1 };
-enum neb_reject { NEB_REJECT_NONE = 0, NEB_REJECT_NONFINITE = 1, NEB_REJECT_NORM = 2, NEB_REJECT_SIZE = 3 };
+enum neb_reject {
+    NEB_REJECT_NONE = 0,
+    NEB_REJECT_NONFINITE = 1,
+    NEB_REJECT_NORM = 2,
+    NEB_REJECT_SIZE = 3,
+    NEB_REJECT_VOID = 4 /* it is in a sum that could not be unmasked */
+};
 
 /* An update as a record names it. */
 struct neb_named {
@@ -77,6 +89,16 @@ struct neb_named {
     uint32_t weight, tau, length;
     uint64_t tokens;
     struct neb_hash hash;
+};
+
+#define NEB_SEED_SIZE 32
+/* A site that contributes to a sum. `own` and `pair` are hashes of the two seeds that can be revealed: of the mask of its own if
+ * its update is in the sum, else of the secret key from which it makes its masks with the others. */
+struct neb_contributor {
+    uint16_t site;
+    uint32_t weight;
+    uint8_t key[NEB_SEED_SIZE];       /* the public half of that secret key */
+    struct neb_hash own, pair, offer; /* offer: of the message in which it said so, with its shares */
 };
 
 struct neb_record {
@@ -92,6 +114,13 @@ struct neb_record {
     uint16_t owner;   /* NEB_NO_SITE: direct exchange; else `result` is the owner's mean of the updates */
     uint32_t result_length;
     struct neb_hash result;
+    /* OPEN, SURVIVORS, VOID, and a ROUND that ends an attempt; else 0 */
+    uint16_t attempt;
+    uint16_t threshold;                  /* OPEN: members that must reveal their shares */
+    uint32_t contributors;               /* OPEN */
+    struct neb_contributor *contributor; /* ascending by site; part of the record's block */
+    uint32_t seeds;                      /* ROUND: one for each contributor of its OPEN, in the same order */
+    uint8_t (*seed)[NEB_SEED_SIZE];      /* likewise */
     /* ROSTER, FORCED */
     struct neb_members roster;
     /* END, FINAL: tokens; CLASS: the new one */
@@ -104,6 +133,20 @@ struct neb_record {
 
 /* One block, zeroed, with room for `updates`; release with neb__free. NULL: out of memory. */
 struct neb_record *neb__record_new(uint32_t updates);
+/* The same with room for so many contributors and seeds. */
+struct neb_record *neb__record_new_sum(uint32_t updates, uint32_t contributors, uint32_t seeds);
+/* The record is about cells [c0, c1) and waits for those before it that are about them, too. */
+static inline bool neb__record_has_cells(const struct neb_record *r)
+{
+    return r->type == NEB_RECORD_ROUND || r->type >= NEB_RECORD_OPEN;
+}
+/* A ROUND that ends an attempt without a sum: its updates count as consumed, and nothing of them enters. */
+static inline bool neb__record_is_void(const struct neb_record *r)
+{
+    return r->type == NEB_RECORD_ROUND && r->attempt && !r->seeds;
+}
+/* The contributor of this site, or NULL. */
+const struct neb_contributor *neb__record_contributor(const struct neb_record *open, unsigned site);
 neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out);
 /* The bytes must be exactly one record in canonical form. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
 neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record **out);

@@ -159,6 +159,7 @@ void neb__round_destroy(struct neb_round *r)
     neb__free(r->cell);
     neb__free(r->close_at);
     neb__free(r->capturing);
+    neb__free(r->sum);
     neb__free(r->update);
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) neb__free(r->peer[i].acks);
     neb__free(r->kept);
@@ -214,11 +215,13 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     r->newest_b = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
     r->close_at = NEB_NEW_ARRAY(int64_t, c->fragments);
     r->capturing = NEB_NEW_ARRAY(bool, c->fragments);
+    if (c->secure) r->sum = NEB_NEW_ARRAY(struct neb_core_sum, c->fragments);
     r->act = NEB_NEW_ARRAY(struct neb_action, 64);
     r->act_cap = 64;
     for (int i = 0; i < NEB_SITES_MAX; i++) r->peer[i].heard = r->peer[i].chain = INT64_MIN / 4;
     neb_status status = NEB_OK;
-    if (!r->cell || !r->lastk || !r->newest_b || !r->close_at || !r->capturing || !r->act)
+    if (!r->cell || !r->lastk || !r->newest_b || !r->close_at || !r->capturing || !r->act ||
+        (c->secure && !r->sum))
         status = neb__fail(NEB_ERR_NOMEM, "out of memory for %u cells", c->cells);
     if (status == NEB_OK) status = boot_cells(r, boot);
     if (status != NEB_OK) {
@@ -450,6 +453,7 @@ static void progress(struct neb_round *r)
     neb__lead_progress(r);
     neb__log_write(r);
     neb__core_apply_progress(r);
+    neb__sum_tick(r);
     neb__core_capture_due(r);
     neb__core_fetch_tick(r);
     neb__core_updates_prune(r);
@@ -481,6 +485,8 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
         case NEB_EV_INSTALLED: neb__core_installed(r, ev); break;
         case NEB_EV_OPERATOR: neb__order_event(r, ev); break;
         case NEB_EV_RESULT: break;
+        case NEB_EV_OFFER:
+        case NEB_EV_SEEDS: neb__sum_event(r, ev); break;
         }
     progress(r);
     return r->failed;

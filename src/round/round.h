@@ -35,6 +35,7 @@ struct neb_round_config {
     uint64_t cell_bytes;       /* of theta and momentum of one cell */
     bool promote;              /* members that have caught up become voters while there are fewer than 7 */
     bool end_drop;             /* the end is bounded: see neb__round_set_end() */
+    bool secure;               /* updates are masked, and records name sums of them: secure.c */
     bool owners;               /* updates of a fragment go to its owner, which sends one mean */
     int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms, idle_ms;
     uint8_t cls;    /* neb_rung_class to begin with */
@@ -53,7 +54,8 @@ void neb__round_defaults(struct neb_round_config *c);
 struct neb_boot_update {
     struct neb_hash hash;
     uint64_t k, b;
-    bool former; /* it was signed with a key that the site has no longer */
+    uint16_t attempt; /* of a masked one */
+    bool former;      /* it was signed with a key that the site has no longer */
 };
 /* Besides records and the mark the ledger holds certificates and the signed words of sites for their lapses. */
 enum neb_round_extra_kind {
@@ -105,6 +107,8 @@ enum neb_event_type {
     NEB_EV_INSTALLED, /* cell, version: what the cell holds now */
     NEB_EV_OPERATOR,  /* order: signed; or op LEAVE, GOODBYE, CLASS (count) without one */
     NEB_EV_RESULT,    /* an owner's mean: update, hash, durable */
+    NEB_EV_OFFER, /* site, cell (the first), version, attempt, offer; count: bits of the sites that have its shares */
+    NEB_EV_SEEDS, /* index of SURVIVORS; bytes: a seed of each contributor; or status: there will be none */
 };
 
 struct neb_event {
@@ -119,6 +123,8 @@ struct neb_event {
     const struct neb_update_header *update;
     struct neb_hash hash, root;
     uint8_t reject;
+    uint16_t attempt;
+    const struct neb_contributor *offer;
     double norm; /* of the decoded update; needed while there is a bound or a robust rule of influence */
     bool empty, far;
     const struct neb_order *order; /* or NULL */
@@ -128,7 +134,8 @@ enum neb_action_type {
     NEB_ACT_SEND = 1, /* site, bytes, length */
     NEB_ACT_WRITE, /* id; records [index, index + count) of the log, neb__round_extras(), then the mark in bytes; answer
                       WRITTEN */
-    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; dense; the update keeps to cls and bound; answer CAPTURED */
+    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; dense; the update keeps to cls and bound; answer CAPTURED. With attempt: a
+                        masked one for the OPEN record `index`; NEB_ERR_STATE: this site cannot, in this attempt */
     NEB_ACT_PUSH,    /* site, hash: send this update */
     NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer UPDATE or NO_UPDATE */
     NEB_ACT_APPLY,   /* index: apply it to theta of the cells at its version; likewise the site's own state */
@@ -142,12 +149,14 @@ enum neb_action_type {
     NEB_ACT_RESUME,
     NEB_ACT_ROSTER, /* the roster changed */
     NEB_ACT_HALT, /* text: why this site cannot go on; bytes: a certificate that shows it, to be kept, or none */
-    NEB_ACT_ENDED,       /* theta is final, and everybody in reach has it: this site may stop */
-    NEB_ACT_BUDGET,      /* count: permille of the line that rounds may use from now on */
-    NEB_ACT_NOTE,        /* text: something a person should know */
-    NEB_ACT_REFUSED,     /* site, count: it named so many updates beyond its quota */
-    NEB_ACT_GUILTY,      /* site, bytes: statements that convict it, to be kept */
-    NEB_ACT_DOUBT,       /* site, count: it made so many claims that it does not prove */
+    NEB_ACT_ENDED,   /* theta is final, and everybody in reach has it: this site may stop */
+    NEB_ACT_BUDGET,  /* count: permille of the line that rounds may use from now on */
+    NEB_ACT_NOTE,    /* text: something a person should know */
+    NEB_ACT_REFUSED, /* site, count: it named so many updates beyond its quota */
+    NEB_ACT_GUILTY,  /* site, bytes: statements that convict it, to be kept */
+    NEB_ACT_DOUBT,   /* site, count: it made so many claims that it does not prove */
+    NEB_ACT_OFFER, /* c0, c1, version, attempt: offer to contribute to this sum; answer OFFER, for each site that does */
+    NEB_ACT_REVEAL,      /* index of SURVIVORS, committed: reveal the shares that it asks for; answer SEEDS */
     NEB_ACT_CERTIFICATE, /* bytes: the newest certificate, to be found at the next start; it may be lost */
 };
 
@@ -158,6 +167,7 @@ struct neb_action {
     size_t length;
     uint64_t id, index, count, k, version;
     uint32_t c0, c1, cell, tau;
+    uint16_t attempt;
     uint64_t num, den;
     bool exact;     /* send everything exactly: the run ends */
     bool last;      /* the run ends, and this is the site's last update of these cells: the rest is dropped */
@@ -217,6 +227,23 @@ struct neb_round_status {
     uint64_t certified;     /* the last record with a certificate here */
 };
 void neb__round_status(const struct neb_round *r, struct neb_round_status *out);
+
+/* secure.c: the attempt at a sum of the fragment that begins with cell c0, by the committed log. False: not a secure run. */
+struct neb_round_attempt {
+    uint64_t open, survivors; /* its records; 0: not there */
+    uint16_t attempt;         /* the last one that was opened */
+};
+bool neb__round_attempt(const struct neb_round *r, uint32_t c0, struct neb_round_attempt *out);
+/* Of n sites that train: members that must reveal their shares; updates that a sum has at least. */
+int neb__sum_threshold(int sites);
+int neb__sum_least(int sites);
+/* The hash of the seed of this contributor that SURVIVORS allows to reveal. */
+const struct neb_hash *neb__sum_seed_hash(const struct neb_record *survivors,
+                                          const struct neb_contributor *c);
+bool neb__sum_seeds_right(const struct neb_record *open, const struct neb_record *survivors,
+                          const uint8_t (*seed)[NEB_SEED_SIZE], uint32_t seeds);
+/* A masked update of an attempt that has ended, or that was overtaken. */
+bool neb__sum_is_over(const struct neb_round *r, const struct neb_update_header *h);
 
 /* waits.c: what a site waits for, if it waits at all. Nothing changes. */
 enum neb_wait {

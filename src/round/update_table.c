@@ -186,6 +186,7 @@ static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
     if (p->used) return p->index <= r->cursor && !errand;
     if (p->needed) return false;
     if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms || overtaken(r, p);
+    if (neb__sum_is_over(r, &p->header)) return true;
     for (uint32_t c = p->header.c0; c < p->header.c1 && c < r->cfg.cells; c++) {
         if (r->cell[c].v_log > p->header.b + r->cfg.staleness) return !NEB_MUTANT(keep_expired);
         if (neb__log_counted(r, c, p->header.site, p->header.k, p->header.b)) return true;

@@ -2,6 +2,7 @@
  * capture.c, records applied in apply.c, updates and cells of peers handled in peer_updates.c and
  * peer_cells.c. */
 #include "run/peer_cells.h"
+#include "run/secure.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -168,6 +169,8 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_GUILTY: convicted(s, a); break;
     case NEB_ACT_CERTIFICATE: keep_certificate(s, a); break;
     case NEB_ACT_ROSTER: roster_changed(s); break;
+    case NEB_ACT_OFFER: neb__sums_offer(s, a); break;
+    case NEB_ACT_REVEAL: neb__sums_reveal(s, a->index); break;
     case NEB_ACT_BUDGET: break;  /* publish() takes it from the status */
     case NEB_ACT_COMBINE: break; /* owners are not asked for: cfg.owners is false */
     }

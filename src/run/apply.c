@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "outer/site.h"
+#include "run/secure.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ static size_t cell_at(const neb_session *s, uint32_t cell, size_t *first)
 }
 
 struct neb_applying {
+    uint16_t *codes;               /* (NEB_CELL) likewise */
     float *decoded[NEB_SITES_MAX]; /* (NEB_CELL) each, made when needed */
 };
 
@@ -30,6 +32,7 @@ neb_status neb__applying_open(neb_session *s)
 void neb__applying_close(neb_session *s)
 {
     for (int i = 0; s->applying && i < NEB_SITES_MAX; i++) neb__free(s->applying->decoded[i]);
+    if (s->applying) neb__free(s->applying->codes);
     neb__free(s->applying);
 }
 
@@ -45,6 +48,10 @@ struct opened {
     double norm[NEB_SITES_MAX];
     float scale[NEB_SITES_MAX]; /* of the cell in hand */
     bool said;                  /* who was made shorter in this record */
+    /* a secure sum: one mean in place of the updates */
+    const struct neb_record *open; /* NULL: not one */
+    struct neb_unmasked sum;
+    struct neb_mean_length length;
 };
 
 static void close_updates(struct opened *o)
@@ -53,6 +60,7 @@ static void close_updates(struct opened *o)
         neb__codec_close(&o->view[i]);
         neb__buf_free(&o->bytes[i]);
     }
+    neb__unmask_close(&o->sum);
     neb__free(o);
 }
 
@@ -113,7 +121,8 @@ static neb_status open_updates(neb_session *s, const struct neb_record *rec, boo
     neb__influence_weights(&s->influence, rec, weight);
     for (uint32_t i = 0; i < rec->updates; i++) {
         const struct neb_named *p = &rec->update[i];
-        if (p->reject || (!all && (p->site != s->self || !neb__update_exists(&s->updates.files, &p->hash))))
+        if (p->reject || rec->attempt ||
+            (!all && (p->site != s->self || !neb__update_exists(&s->updates.files, &p->hash))))
             continue;
         neb_status status = open_one(s, p, weight[i], o);
         if (status != NEB_OK) {
@@ -125,8 +134,86 @@ static neb_status open_updates(neb_session *s, const struct neb_record *rec, boo
     return NEB_OK;
 }
 
+/* ---- secure sums --------------------------------------------------------------------------------------- */
+
+struct finding {
+    neb_session *s;
+    struct neb_buf *read; /* one that is not in memory */
+};
+
+static const struct neb_buf *find_update(void *arg, const struct neb_hash *hash)
+{
+    struct finding *f = arg;
+    struct neb_update_header h;
+    const struct neb_buf *b = neb__updates_recent(&f->s->updates, hash);
+    return b || !neb__updates_load(&f->s->updates, hash, f->read, &h) ? b : f->read;
+}
+
+/* decoded[0] becomes the mean of the cell in hand, decoded[1] what the own codes in it stand for. */
+static neb_status open_sum(neb_session *s, const struct neb_record *rec, struct opened **out)
+{
+    struct neb_applying *a = s->applying;
+    struct opened *o = NEB_NEW(struct opened);
+    if (!a->codes) a->codes = neb__malloc(NEB_CELL * sizeof *a->codes);
+    for (int i = 0; i < 2; i++)
+        if (!a->decoded[i]) a->decoded[i] = neb__aligned(NEB_CELL * sizeof(float));
+    if (!o || !a->codes || !a->decoded[0] || !a->decoded[1]) {
+        neb__free(o);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
+    }
+    neb__buf_init(&o->bytes[0], neb__session_update_max(s));
+    struct finding f = {s, &o->bytes[0]};
+    o->open = neb__sums_open_record(s, rec);
+    neb_status status = o->open ? neb__unmask_open(s->mirror.outer, &s->influence, &s->genesis, o->open, rec,
+                                                   find_update, &f, &o->sum)
+                                : neb__fail(NEB_ERR_CORRUPT, "a sum without its OPEN record");
+    if (status != NEB_OK) {
+        neb__buf_free(&o->bytes[0]);
+        neb__free(o);
+        return status;
+    }
+    neb__mean_length(rec, o->sum.norm, &o->length);
+    o->n = 1;
+    o->weight[0] = 1;
+    o->site[0] = NEB_NO_SITE;
+    *out = o;
+    return NEB_OK;
+}
+
+static void decode_sum(neb_session *s, struct opened *o, uint32_t cell)
+{
+    size_t first, n = cell_at(s, cell, &first);
+    neb__unmask_cell(&o->sum, s->mirror.outer, cell, s->applying->decoded[0]);
+    if (s->mirror.own[cell].open.k)
+        neb__unmask_own(s, &o->sum, o->open, cell, s->mirror.d + first, n, s->applying->codes,
+                        s->applying->decoded[1]);
+    else
+        memset(s->applying->decoded[1], 0, n * sizeof(float));
+}
+
+/* A mean that is far longer than those before it enters as if it were not, and so does the own part in it. */
+static void shorten_mean(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
+{
+    const struct neb_norm_rule rule = {s->influence.clip, s->influence.bound};
+    size_t first, n = cell_at(s, cell, &first);
+    neb__norms_scales(&s->mirror.outer->norms[cell], &rule, &o->length.step, &o->length.scale);
+    for (int i = 0; i < 2; i++) neb__norms_shorten(s->applying->decoded[i], n, o->length.scale);
+    if (!o->said && o->length.scale < 1)
+        neb__info("record %" PRIu64
+                  ": the mean of the secure sum is %.3g long and enters with factor %.3g, since the rule of "
+                  "the roster allows no more",
+                  rec->index, o->length.norm, (double)o->length.scale);
+    o->said = true;
+}
+
+/* ---- a cell -------------------------------------------------------------------------------------------- */
+
 static neb_status decode_cell(neb_session *s, struct opened *o, uint32_t cell)
 {
+    if (o->open) {
+        decode_sum(s, o, cell);
+        return NEB_OK;
+    }
     for (uint32_t i = 0; i < o->n; i++)
         NEB_TRY(neb__codec_cell(&o->view[i], cell - o->header[i].c0, s->applying->decoded[i]));
     return NEB_OK;
@@ -161,7 +248,11 @@ static void apply_theta(neb_session *s, const struct neb_record *rec, struct ope
                                   .moved = s->mirror.work[0],
                                   .combine = s->influence.combine,
                                   .liars = s->influence.liars};
-    if (s->influence.on) {
+    if (s->influence.on && o->open) {
+        step.norm = &o->length.step;
+        step.scale = &o->length.scale;
+        shorten_mean(s, rec, o, cell);
+    } else if (s->influence.on) {
         step.norm = &lengths;
         step.scale = o->scale;
         shorten(s, rec, o, &lengths, neb__outer_enough(&step), cell);
@@ -184,6 +275,7 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     const float *decoded = NULL;
     for (uint32_t i = 0; i < o->n; i++)
         if (o->site[i] == s->self) decoded = s->applying->decoded[i];
+    if (o->open) decoded = s->applying->decoded[1];
     own->version = rec->v + 1;
     if (p && !known) { /* named with an update that this site no longer knows: start from theta */
         own->open.k = 0;
@@ -225,7 +317,9 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
         any_own |= neb__round_merges(s->core, rec->index, c);
     }
     if (!any_theta && !any_own) return NEB_OK;
-    NEB_TRY(open_updates(s, rec, any_theta, &o));
+    /* Of a sum that theta already has, only the own part is due; its scales are gone, so all of it is taken out. */
+    bool sum = rec->attempt && !neb__record_is_void(rec);
+    NEB_TRY(sum && any_theta ? open_sum(s, rec, &o) : open_updates(s, rec, any_theta, &o));
     neb_status status = NEB_OK;
     for (uint32_t c = rec->c0; status == NEB_OK && c < rec->c1; c++) {
         bool theta = neb__round_applies(s->core, rec->index, c),

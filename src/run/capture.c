@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "outer/site.h"
+#include "run/secure.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -199,6 +200,23 @@ static void say_left(neb_session *s, const struct neb_action *a)
             left, a->c0, a->c1 - 1, FLUSHES);
 }
 
+/* Charges the coded update and signs it. *empty: the budget is spent, as if there were nothing to send. */
+static neb_status finish_update(neb_session *s, struct neb_update_header *h, struct neb_buf *out, bool *empty)
+{
+    neb_status charged = neb__session_privacy_release(s, h, out->data + NEB_UPDATE_HEADER_SIZE);
+    if (charged == NEB_ERR_LIMIT) {
+        *empty = true;
+        if (s->mirror.captures->now.last) neb__end_nothing_sent(s, h->c0, true);
+        return NEB_OK;
+    }
+    NEB_TRY(charged);
+    h->length = (uint32_t)(out->len - NEB_UPDATE_HEADER_SIZE);
+    const struct neb_seal seal = neb__session_seal(s);
+    NEB_TRY(neb__update_header_sign(h, out->data + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal));
+    neb__update_header_put(h, out->data);
+    return NEB_OK;
+}
+
 /* On entry d holds x of the cells; it becomes x - theta. Header and code go to `out`. *empty: there is
  * nothing to send. NEB_ERR_AGAIN: the rate controller holds. */
 static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb_codec_stats *stats,
@@ -214,6 +232,11 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
         say_left(s, &s->mirror.captures->now);
         *empty = true;
     }
+    if (s->secure) { /* also a delta of nothing: the sum needs this site's masks */
+        *empty = false;
+        NEB_TRY(neb__sums_mask(s, h, s->mirror.captures->now.index, out));
+        return finish_update(s, h, out, empty);
+    }
     const struct neb_rung *rung = NULL;
     bool last = s->mirror.captures->now.last;
     if (!*empty) NEB_TRY(code(s, h, &rung, stats, out));
@@ -223,20 +246,9 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
         return NEB_OK;
     }
     if (!rung) return NEB_ERR_AGAIN;
-    neb_status charged = neb__session_privacy_release(s, h, out->data + NEB_UPDATE_HEADER_SIZE);
-    if (charged == NEB_ERR_LIMIT) { /* the budget is spent: as if there were nothing to send */
-        *empty = true;
-        if (last) neb__end_nothing_sent(s, h->c0, true);
-        return NEB_OK;
-    }
-    NEB_TRY(charged);
     h->rung = rung->id;
     h->cls = (uint8_t)rung->cls;
-    h->length = (uint32_t)(out->len - NEB_UPDATE_HEADER_SIZE);
-    const struct neb_seal seal = neb__session_seal(s);
-    NEB_TRY(neb__update_header_sign(h, out->data + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal));
-    neb__update_header_put(h, out->data);
-    return NEB_OK;
+    return finish_update(s, h, out, empty);
 }
 
 /* The update stays in `made` until the next one: the pushes that follow take it from there. */
@@ -249,7 +261,7 @@ static neb_status make_update(neb_session *s, struct neb_update_header *h, struc
     NEB_TRY(neb__hash(s->updates.made.data, s->updates.made.len, hash));
     NEB_TRY(neb__session_keep(s, hash, s->updates.made.data, s->updates.made.len));
     s->updates.made_hash = *hash;
-    neb__left_out_end(&s->updates.left_out, &s->disk, h->c0);
+    if (!s->secure) neb__left_out_end(&s->updates.left_out, &s->disk, h->c0);
     neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)s->updates.made.len, &stats);
     neb__end_update_made(s, h, &stats, s->mirror.captures->now.last);
     return NEB_OK;
@@ -327,13 +339,14 @@ void neb__session_snapshot_taken(neb_session *s)
     if (status == NEB_ERR_RANGE) {
         neb__warn("a parameter is not finite: cells %u to %u are not sent", a->c0, a->c1 - 1);
         say_nonfinite(s);
-        status = NEB_OK;
-        empty = true;
+        status = s->secure ? NEB_ERR_STATE : NEB_OK; /* the others must not wait for its masks */
+        empty = !s->secure;
     }
     if (status == NEB_OK && !empty) {
         s->updates.last_k = h.k;
         for (uint32_t c = a->c0; c < a->c1; c++) {
-            s->mirror.own[c].open = (struct neb_boot_update){.hash = hash, .k = h.k, .b = h.b};
+            s->mirror.own[c].open =
+                (struct neb_boot_update){.hash = hash, .k = h.k, .b = h.b, .attempt = h.attempt};
             s->mirror.own[c].work_open = h.tau;
         }
     }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/relaying.h"
+#include "run/secure.h"
 #include "run/site_status.h"
 
 #include <stdlib.h>
@@ -188,6 +189,7 @@ static void handle_turn(neb_session *s, const struct neb_turn *turn)
     if (!s->halted && s->core && neb__round_wake(s->core) <= now_ms())
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
     if (turn->stop) s->driver.orders_at = 0; /* a last look: the order that ended the run is carried out */
+    if (!s->halted) neb__sums_turn(s);
     if (!s->halted) neb__session_orders(s);
     if (!s->halted) neb__session_finish_turn(s);
     if (!s->halted) publish(s);

@@ -34,6 +34,10 @@ neb_status neb__influence_fact(const char *text, uint32_t sites, struct neb_fact
 neb_status neb__session_influence_load(neb_session *s)
 {
     NEB_TRY(neb__influence_read(neb__net_roster(s->net), &s->influence));
+    if (neb__session_robust(s) && s->secure)
+        return neb__fail(NEB_ERR_CONFIG, "the roster combines updates coordinate by coordinate (trimmed, "
+                                         "median), which must see every one; "
+                                         "privacy.aggregate: secure shows only their sum");
     if (neb__session_robust(s) && s->fixed && s->fixed->cls != NEB_DENSE)
         return neb__fail(
             NEB_ERR_CONFIG,

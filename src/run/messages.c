@@ -3,6 +3,7 @@
 #include "run/job_facts.h"
 #include "run/peer_cells.h"
 #include "run/relaying.h"
+#include "run/secure.h"
 #include "run/site_status.h"
 
 #include <string.h>
@@ -47,6 +48,9 @@ void neb__session_message(neb_session *s, const struct neb_item *i)
     case NEB_MSG_GET_CELL:
         if (i->size == 4) neb__session_serve_cell(s, i->peer, neb__get32(i->bytes));
         break;
+    case NEB_MSG_SUM_KEYS:
+    case NEB_MSG_SUM_OFFER:
+    case NEB_MSG_SUM_REVEAL: neb__sums_message(s, i->peer, i->kind, i->bytes, i->size); break;
     case NEB_MSG_CELL: neb__session_cell(s, i->peer, i->bytes, i->size); break;
     case NEB_MSG_MODEL: neb__agreement_model(s, i); break;
     case NEB_MSG_FACTS:

@@ -73,9 +73,12 @@ static neb_status restore_open(neb_session *s, const uint8_t *b, const uint8_t *
         if (!s->mirror.own[c].open.k) continue;
         if ((size_t)(end - b) < 4 * n)
             return neb__fail(NEB_ERR_CORRUPT, "the checkpoint's state is cut short");
-        if (neb__update_exists(&s->updates.files, &s->mirror.own[c].open.hash))
+        struct neb_update_header h;
+        if (neb__update_exists(&s->updates.files, &s->mirror.own[c].open.hash)) {
             memcpy(s->mirror.d + first, b, 4 * n);
-        else
+            if (neb__updates_header(&s->updates, &s->mirror.own[c].open.hash, &h))
+                s->mirror.own[c].open.attempt = h.attempt;
+        } else
             s->mirror.own[c].open.k = 0;
         b += 4 * n;
     }
@@ -110,8 +113,8 @@ static neb_status restore_update(neb_session *s, const struct neb_hash *hash, ui
     struct neb_buf b;
     struct neb_update_header h;
     if (!neb__updates_header(&s->updates, hash, &h) || h.site != s->self || h.k <= s->updates.checkpoint_k ||
-        h.c1 > s->mirror.outer->cells)
-        return NEB_OK;
+        h.c1 > s->mirror.outer->cells || h.kind == NEB_UPDATE_MASKED)
+        return NEB_OK; /* what is masked cannot be read back */
     bool newer = false;
     for (uint32_t c = h.c0; c < h.c1; c++) newer |= h.k > newest[c];
     if (!newer) return NEB_OK;

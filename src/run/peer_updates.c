@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/relaying.h"
+#include "run/secure.h"
 
 #include <math.h>
 
@@ -12,6 +13,15 @@ static const double ahead_s = 10;
 size_t neb__session_update_max(const neb_session *s)
 {
     return NEB_UPDATE_HEADER_SIZE + neb__codec_bound(s->exact, s->mirror.values) + 1024;
+}
+
+/* Of the sum that a masked update is for; 0: not known here (yet). */
+static int contributors(const neb_session *s, const struct neb_update_header *h)
+{
+    struct neb_round_attempt now;
+    if (!s->core || h->c0 >= s->mirror.outer->cells || !neb__round_attempt(s->core, h->c0, &now)) return 0;
+    const struct neb_record *open = now.open ? neb__round_record(s->core, now.open) : NULL;
+    return open && open->attempt == h->attempt ? (int)open->contributors : 0;
 }
 
 /* The update must name cells of this model, and hold as many values as they have. What stands before its code must be a
@@ -25,6 +35,10 @@ bool neb__session_update_fits(const neb_session *s, const struct neb_update_head
     if (h->before &&
         neb__privacy_statement_get(bytes + NEB_UPDATE_HEADER_SIZE, 8 * (size_t)h->before, &stated) != NEB_OK)
         return false;
+    if (s->secure || h->kind == NEB_UPDATE_MASKED)
+        return h->kind == NEB_UPDATE_MASKED && n == NEB_UPDATE_HEADER_SIZE + (size_t)h->length &&
+               neb__sums_fits(s, h, bytes + neb__update_code_at(h), neb__update_code_size(h),
+                              contributors(s, h));
     return h->c0 < h->c1 && h->c1 <= s->mirror.outer->cells &&
            n == NEB_UPDATE_HEADER_SIZE + (size_t)h->length &&
            neb__codec_peek(bytes + neb__update_code_at(h), neb__update_code_size(h), &info) == NEB_OK &&

@@ -29,7 +29,7 @@ _Static_assert(NEB_PRIVACY_STATEMENT_SIZE == 8 * NEB_UPDATE_BEFORE_MAX,
 neb_status neb__session_set_privacy(neb_session *s, const struct neb_privacy_rule *rule)
 {
     if (s->mirror.outer) return neb__fail(NEB_ERR_STATE, "a rule of privacy belongs before the start");
-    if (rule->unit != NEB_PRIVACY_NONE && !s->fixed)
+    if (rule->unit != NEB_PRIVACY_NONE && !s->fixed && !s->secure)
         return neb__fail(NEB_ERR_CONFIG,
                          "privacy needs a fixed wan.rung (int8, …): `auto` would follow this site's losses");
     if (rule->unit != NEB_PRIVACY_NONE && (s->config.clip > 0 || s->config.noise > 0))
@@ -167,7 +167,8 @@ static void find_unknown(neb_session *s, uint64_t commit, struct unknown *out)
     if (s->privacy.looked > commit) s->privacy.looked = 0;
     for (uint64_t i = s->privacy.looked + 1; i <= commit; i++) {
         const struct neb_record *rec = neb__round_record(s->core, i);
-        const struct neb_named *own = rec ? neb__record_of(rec, s->self) : NULL;
+        const struct neb_named *own =
+            rec && rec->type == NEB_RECORD_ROUND ? neb__record_of(rec, s->self) : NULL;
         if (own && own->k > known) add_unknown(out, rec->c0, own);
     }
 }

@@ -25,6 +25,8 @@ struct neb_job;
 neb_status neb__session_site_rule(const struct neb_job *job, struct neb_privacy_rule *out);
 /* Before the start. The step is that of a sweep over the model (site) or of a training step (sample). */
 neb_status neb__session_set_privacy(struct neb_session *s, const struct neb_privacy_rule *rule);
+/* Before the start: updates are masked, and only their sum is learned (secure.h). NEB_ERR_CONFIG says what does not fit. */
+neb_status neb__session_set_secure(struct neb_session *s);
 /* At the start, when the run's folder is open and the number of fragments known. */
 neb_status neb__session_privacy_open(struct neb_session *s, const char *folder);
 void neb__session_privacy_close(struct neb_session *s);

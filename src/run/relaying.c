@@ -168,7 +168,8 @@ void neb__relaying_turn(neb_session *s)
 static bool may_be_relayed(uint32_t kind)
 {
     return kind == NEB_MSG_FRAME || kind == NEB_MSG_MODEL || kind == NEB_MSG_FACTS ||
-           kind == NEB_MSG_REFUSAL || kind == NEB_MSG_STATUS || kind == NEB_MSG_NOTE;
+           kind == NEB_MSG_REFUSAL || kind == NEB_MSG_STATUS || kind == NEB_MSG_NOTE ||
+           kind == NEB_MSG_SUM_KEYS || kind == NEB_MSG_SUM_OFFER || kind == NEB_MSG_SUM_REVEAL;
 }
 
 static void relayed(neb_session *s, const struct neb_item *i)

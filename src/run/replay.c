@@ -14,6 +14,7 @@
 #include "round/record.h"
 #include "run/influence.h"
 #include "run/run_folder.h"
+#include "run/secure.h"
 #include "seal/site.h"
 #include "store/ledger.h"
 #include "store/update_files.h"
@@ -28,6 +29,9 @@ struct replay {
     struct neb_update_files updates;
     struct neb_outer *outer;
     struct neb_influence influence;
+    struct neb_hash genesis;
+    struct neb_record *open[NEB_CAPTURES]; /* the last OPEN of each fragment that has one */
+    struct neb_buf update;                 /* the one in hand of a secure sum */
     struct neb_replay *out;
 };
 
@@ -172,8 +176,74 @@ static neb_status apply_cells(struct replay *r, const struct neb_record *rec, st
     return NEB_OK;
 }
 
+/* ---- secure sums --------------------------------------------------------------------------------------- */
+
+/* Takes the record over. */
+static void keep_open(struct replay *r, struct neb_record *rec)
+{
+    int i = 0;
+    while (i < NEB_CAPTURES - 1 && r->open[i] && r->open[i]->c0 != rec->c0) i++;
+    neb__free(r->open[i]);
+    r->open[i] = rec;
+}
+
+static const struct neb_buf *find_update(void *arg, const struct neb_hash *hash)
+{
+    struct replay *r = arg;
+    neb__buf_clear(&r->update);
+    return neb__update_load(&r->updates, hash, &r->update) == NEB_OK ? &r->update : NULL;
+}
+
+static neb_status apply_sum(struct replay *r, const struct neb_record *rec)
+{
+    const struct neb_record *open = NULL;
+    const struct neb_norm_rule rule = {r->influence.clip, r->influence.bound};
+    struct neb_mean_length length;
+    struct neb_unmasked sum;
+    for (int i = 0; i < NEB_CAPTURES; i++)
+        if (r->open[i] && r->open[i]->c0 == rec->c0 && r->open[i]->attempt == rec->attempt) open = r->open[i];
+    if (!open || open->c1 != rec->c1 || rec->c1 > r->outer->cells)
+        return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " is a sum that no record opened", rec->index);
+    float *mean = neb__malloc(NEB_CELL * sizeof *mean);
+    if (!mean) return neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
+    neb_status status =
+        neb__unmask_open(r->outer, &r->influence, &r->genesis, open, rec, find_update, r, &sum);
+    if (status == NEB_OK) neb__mean_length(rec, sum.norm, &length);
+    for (uint32_t c = rec->c0; status == NEB_OK && c < rec->c1; c++) {
+        const float *values[1] = {mean};
+        const uint32_t weight[1] = {1};
+        struct neb_outer_step step = {.mode = rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE
+                                                                            : NEB_OUTER_NESTEROV,
+                                      .updates = 1,
+                                      .weight = weight,
+                                      .values = values};
+        size_t first, n = neb__outer_cell(r->outer, c, &first);
+        bool finite;
+        memcpy(&step.eta, &rec->eta, 4);
+        memcpy(&step.mu, &rec->mu, 4);
+        neb__unmask_cell(&sum, r->outer, c, mean);
+        if (r->influence.on) {
+            neb__norms_scales(&r->outer->norms[c], &rule, &length.step, &length.scale);
+            neb__norms_shorten(mean, n, length.scale);
+            step.norm = &length.step;
+            step.scale = &length.scale;
+        }
+        neb__outer_apply(r->outer, c, &step, &finite);
+    }
+    if (status == NEB_OK) neb__unmask_close(&sum);
+    neb__free(mean);
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        r->out->tokens += neb__influence_tokens(&r->influence, rec, i) * (rec->c1 - rec->c0);
+        r->out->steps[rec->update[i].site] += (uint64_t)rec->update[i].tau * (rec->c1 - rec->c0);
+    }
+    r->out->rounds++;
+    r->out->updates += rec->updates;
+    return status;
+}
+
 static neb_status apply_round(struct replay *r, const struct neb_record *rec)
 {
+    if (rec->attempt && rec->seeds) return apply_sum(r, rec);
     struct part *part = NEB_NEW_ARRAY(struct part, rec->updates + 1);
     uint32_t weight[NEB_SITES_MAX], capped[NEB_SITES_MAX], n = 0;
     size_t first, last, values;
@@ -219,7 +289,10 @@ static neb_status walk(struct replay *r, uint64_t upto)
         struct neb_record *rec = NULL;
         status = neb__record_decode(found.bytes.data + found.at[i], found.size[i], &rec);
         if (status == NEB_OK && rec->type == NEB_RECORD_ROUND) status = apply_round(r, rec);
-        neb__free(rec);
+        if (status == NEB_OK && rec->type == NEB_RECORD_OPEN)
+            keep_open(r, rec);
+        else
+            neb__free(rec);
         r->out->records++;
     }
     neb__ledger_found_free(&found);
@@ -239,14 +312,14 @@ static neb_status replay_all(struct replay *r, uint64_t upto)
 }
 
 /* The rule is a fact of the roster's genesis. A folder without a roster is of a test, and has none. */
-static neb_status find_rule(const char *folder, struct neb_influence *out)
+static neb_status find_rule(const char *folder, const char *run, struct replay *out)
 {
     struct neb_chain *chain;
     neb_status status = neb__site_roster_load(folder, &chain);
-    *out = (struct neb_influence){0};
     if (status == NEB_ERR_NOTFOUND) return NEB_OK;
     NEB_TRY(status);
-    status = neb__influence_read(chain, out);
+    status = neb__influence_read(chain, &out->influence);
+    if (status == NEB_OK) status = neb__chain_run_genesis(chain, run ? run : "", &out->genesis);
     neb__chain_free(chain);
     return status;
 }
@@ -258,11 +331,14 @@ neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, s
     char dir[PATH_MAX];
     NEB_TRY(neb__arith_self_test());
     NEB_TRY(neb__codec_self_test());
-    NEB_TRY(find_rule(folder, &r.influence));
+    NEB_TRY(find_rule(folder, run, &r));
+    neb__buf_init(&r.update, (size_t)1 << 31);
     NEB_TRY(neb__run_folder_find(folder, run, dir, sizeof dir));
     NEB_TRY(neb__disk_open_to_read(dir, &r.disk));
     neb_status status = replay_all(&r, upto);
     neb__outer_destroy(r.outer);
+    for (int i = 0; i < NEB_CAPTURES; i++) neb__free(r.open[i]);
+    neb__buf_free(&r.update);
     neb__disk_close(&r.disk);
     if (status == NEB_OK) *out = result;
     return status;

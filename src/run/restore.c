@@ -6,6 +6,7 @@
 #include "run/relaying.h"
 #include "run/end.h"
 #include "run/peer_cells.h"
+#include "run/secure.h"
 #include "run/unnamed.h"
 #include "base/clamp.h"
 #include "base/file.h"
@@ -181,6 +182,7 @@ static struct neb_round_config core_config(neb_session *s)
     c.end_drop = strcmp(s->config.end, "keep") != 0;
     c.influence = s->influence;
     c.quorum = s->quorum;
+    c.secure = s->secure;
     c.cls = (uint8_t)(s->fixed ? s->fixed->cls : NEB_DENSE);
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
@@ -317,6 +319,13 @@ static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log
 {
     struct found f = {0};
     NEB_TRY(first_roster(s));
+    const uint64_t trains = neb__members_roster(&s->members, NULL).trains;
+    if (s->secure && __builtin_popcountll(trains) < 3)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "privacy.aggregate: secure needs three sites that train, and the roster has %d: of a sum of two "
+            "updates each site takes off its own and has the other's",
+            __builtin_popcountll(trains));
     NEB_TRY(neb__session_influence_load(s));
     NEB_TRY(neb__quorum_read(neb__net_roster(s->net), &s->quorum));
     neb__members_learn(&s->members, neb__net_roster(s->net));
@@ -324,6 +333,7 @@ static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log
     neb_status status = neb__update_files_list(&s->updates.files, one_update, &f);
     if (status == NEB_OK) status = neb__own_state_restore(s, f.all, f.n);
     if (status == NEB_OK) status = create_core(s, log);
+    if (status == NEB_OK) status = neb__sums_open(s);
     if (status == NEB_OK) status = neb__session_rate_open(s);
     for (int i = 0; status == NEB_OK && i < f.n; i++) offer(s, &f.all[i]);
     neb__free(f.all);
@@ -356,6 +366,7 @@ void neb__session_release(neb_session *s)
     neb__relaying_close(s);
     neb__round_destroy(s->core);
     neb__fetched_close(s, cells_of(s));
+    neb__sums_close(s);
     neb__applying_close(s);
     neb__end_close(s);
     neb__updates_close(&s->updates);

@@ -48,6 +48,9 @@ enum neb_session_message {
     NEB_MSG_COMING,      /* hash of a wanted update that is on its way already */
     NEB_MSG_LINK_STATES, /* who is linked to whom: round/routes.c */
     NEB_MSG_RELAYED,     /* passed on for a member: round/relay.c */
+    NEB_MSG_SUM_KEYS,    /* of a secure sum: privacy/offer.h */
+    NEB_MSG_SUM_OFFER,
+    NEB_MSG_SUM_REVEAL,
 };
 
 /* All sites must agree on these, one hash each. */
@@ -59,6 +62,7 @@ struct neb_rate_control;
 struct neb_end;
 struct neb_applying;
 struct neb_fetched_cell;
+struct neb_sums;
 
 /* fixed_pace.c: how far a run of fixed pace is. */
 struct neb_fixed_pace {
@@ -81,6 +85,7 @@ struct neb_session {
     char run[NEB_RUN_NAME_SIZE];       /* its name; "": the folder holds one run */
     struct neb_influence influence;    /* the rule of the genesis */
     enum neb_quorum_rule quorum;       /* likewise */
+    bool secure;                       /* updates are masked: secure.h */
     struct neb_buf loaded;             /* state of the caller's checkpoint */
 
     /* the parts */
@@ -100,6 +105,7 @@ struct neb_session {
     struct neb_end *end;                /* end.h */
     struct neb_session_privacy privacy; /* privacy.h */
     struct neb_applying *applying;      /* apply.c */
+    struct neb_sums *sums;              /* secure.h; NULL: updates are not masked */
     struct neb_fetched_cell *fetched;   /* peer_cells.h */
     struct neb_agreement agreement;     /* agreement.h */
     struct neb_routes *routes;          /* relaying.h; NULL: streams alone */

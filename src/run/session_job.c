@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "job/job.h"
 #include "run/job_facts.h"
+#include "run/secure.h"
 #include "run/site_status.h"
 
 #include <jansson.h>
@@ -42,7 +43,7 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.token_target = (uint64_t)w->tokens;
     c.outer_lr = (float)w->outer_lr;
     c.outer_momentum = (float)w->outer_momentum;
-    c.rung = w->rung;
+    c.rung = strcmp(job->privacy.aggregate, "secure") ? w->rung : "auto"; /* a sum has its own */
     c.prefer = w->prefer;
     c.max_bytes_per_hour = (double)w->max_bytes_per_hour;
     c.ledger_quota = (double)w->ledger_quota;
@@ -73,8 +74,8 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
     if (*s->run) neb__hash_hex(&s->genesis, hex);
     memcpy(&lr, &c->outer_lr, sizeof lr);
     memcpy(&momentum, &c->outer_momentum, sizeof momentum);
-    int n = snprintf(text, sizeof text, "%d %" PRId64 " %" PRIu64 " %08x %08x%s%s", RULES, c->fragments,
-                     c->token_target, lr, momentum, *hex ? " " : "", hex);
+    int n = snprintf(text, sizeof text, "%d %" PRId64 " %" PRIu64 " %08x %08x%s%s%s", RULES, c->fragments,
+                     c->token_target, lr, momentum, *hex ? " " : "", hex, s->secure ? " secure" : "");
     return neb__hash(text, (size_t)n, out);
 }
 
@@ -178,6 +179,7 @@ neb_status neb__session_check_folder(const struct neb_job *job, int site)
 static neb_status set_privacy(neb_session *s, const struct neb_job *job)
 {
     struct neb_privacy_rule rule;
+    if (!strcmp(job->privacy.aggregate, "secure")) NEB_TRY(neb__session_set_secure(s));
     if (!strcmp(job->privacy.unit, "none")) return NEB_OK;
     if (!strcmp(job->privacy.unit, "sample"))
         return neb__doc_fail(

@@ -57,7 +57,8 @@ static bool is_named(const neb_session *s, const struct neb_unnamed *u)
 
 static bool is_over(const neb_session *s, const struct neb_unnamed *u)
 {
-    return u->header.b + 1 < version(s, &u->header) || neb__unnamed_is_ahead(s, &u->header);
+    return u->header.b + 1 < version(s, &u->header) || neb__unnamed_is_ahead(s, &u->header) ||
+           neb__sum_is_over(s->core, &u->header);
 }
 
 static int count(const neb_session *s, const struct neb_update_header *h)

@@ -44,6 +44,11 @@ static void feed(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_eve
     }
 }
 
+void neb__node_feed(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_event *ev)
+{
+    feed(w, n, ev);
+}
+
 static void do_write(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
     const uint8_t *record[256];
@@ -89,11 +94,13 @@ void neb__node_push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to
 static double norm_of(struct neb_sim_world *w, const struct neb_hash *hash)
 {
     const struct neb_sim_update_fact *f = neb__oracle_fact(w, hash);
-    return f ? f->norm : 0;
+    return f && f->header.kind != NEB_UPDATE_MASKED ? f->norm : 0;
 }
 
+/* Nobody can judge a masked update. */
 static uint8_t judge(const struct neb_update_header *h)
 {
+    if (h->kind == NEB_UPDATE_MASKED) return NEB_REJECT_NONE;
     return neb__toy_rung(h->rung)->reject;
 }
 
@@ -186,6 +193,8 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
     case NEB_ACT_CERTIFICATE:
         (void)neb__blob_save(&n->disk.disk, "certificate", a->bytes, a->length, false);
         break;
+    case NEB_ACT_OFFER: neb__toy_sums_offer(w, n, a); break;
+    case NEB_ACT_REVEAL: neb__toy_sums_reveal(w, n, a->index); break;
     case NEB_ACT_ROSTER:
     case NEB_ACT_BUDGET:
     case NEB_ACT_COMBINE: break;
@@ -318,7 +327,11 @@ void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const stru
                            .cell = ev->cell};
     switch (ev->kind) {
     case EV_FRAME: in.type = NEB_EV_FRAME; break;
-    case EV_TICK: in.type = NEB_EV_TICK; break;
+    case EV_TICK:
+        in.type = NEB_EV_TICK;
+        neb__toy_sums_turn(w, n);
+        break;
+    case EV_SUM: neb__toy_sums_message(w, n, ev); break;
     case EV_WRITTEN: in.type = NEB_EV_WRITTEN; break;
     case EV_CAPTURED:
         in.type = NEB_EV_CAPTURED;
@@ -342,7 +355,7 @@ void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const stru
     case EV_START:
     case EV_FAULT: break;
     }
-    if (in.type) feed(w, n, &in);
+    if (in.type && n->alive) feed(w, n, &in);
     if (n->alive && n->disk.dead) neb__node_crash(w, n);
     if (n->alive && n->departs) {
         neb__oracle_check(w, n);

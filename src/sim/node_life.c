@@ -158,7 +158,7 @@ static void restore_own(struct restore *r)
         for (int i = 0; i < WIDTH; i++) o->u[i] += left[i];
         memcpy(o->d, o->u, sizeof o->d);
         o->version = h.b;
-        o->open = (struct neb_boot_update){.hash = r->newest[c], .k = h.k, .b = h.b};
+        o->open = (struct neb_boot_update){.hash = r->newest[c], .k = h.k, .b = h.b, .attempt = h.attempt};
         o->work = o->work_open = h.tau;
         TRACE(w, "site %d restores cell %u from update %llx, residual %d", n->id, c, (unsigned long long)h.k,
               residual);
@@ -236,6 +236,7 @@ void neb__node_start(struct neb_sim_world *w, struct neb_sim_node *n)
     n->seen_commit = n->seen_epoch = 0;
     n->tick_at = 0;
     memset(n->fetched, 0, sizeof n->fetched);
+    memset(n->sum, 0, sizeof n->sum);
     bool ok = neb__update_files_open(&n->disk.disk, 0, &n->updates) == NEB_OK &&
               neb__update_files_list(&n->updates, one_update, &r) == NEB_OK && restore_outer(w, n);
     if (ok) restore_own(&r);

@@ -14,13 +14,15 @@ struct neb_sim_fault {
     bool happy;        /* no faults */
     bool lasting_cuts; /* some lines are cut for good; members pass on what others say */
     int liars;         /* sites that lie */
+    bool secure;       /* updates are masked, and records name sums of them */
     bool observer;     /* one more site follows; of liars it is the one that lies */
     bool byzantine;    /* quorums of 2f + 1 of 3f + 1, in two phases */
 };
 
 struct neb_sim_result {
-    char violation[400]; /* "": none */
-    uint64_t relayed;    /* messages that a member passed on */
+    char violation[400];  /* "": none */
+    uint64_t sums, voids; /* secure ones that were unmasked; attempts that were not */
+    uint64_t relayed;     /* messages that a member passed on */
     uint64_t events, records, crashes, views, cells_fetched, settled, epochs, damaged, convicted;
     int64_t virtual_ms, led_ms; /* led_ms: when a site led for the first time */
 };

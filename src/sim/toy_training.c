@@ -115,7 +115,7 @@ static void keep_update(struct neb_sim_node *n, const struct neb_update_header *
         struct neb_sim_own *o = &n->own[c];
         uint8_t tagged[8 + 4 * WIDTH];
         char name[32];
-        o->open = (struct neb_boot_update){.hash = *hash, .k = h->k, .b = h->b};
+        o->open = (struct neb_boot_update){.hash = *hash, .k = h->k, .b = h->b, .attempt = h->attempt};
         memcpy(o->d, d[c - h->c0], sizeof o->d);
         o->work_open = o->work;
         neb__put64(tagged, h->k);
@@ -144,6 +144,7 @@ void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const str
     const struct neb_toy_rung *rung = neb__toy_rung(h.rung);
     bool blurred = w->private && rung->blurred;
     h.length = (a->c1 - a->c0) * 4 * WIDTH;
+    if (a->attempt) h.kind = NEB_UPDATE_MASKED, h.attempt = a->attempt, empty = false;
     for (uint32_t c = a->c0; c < a->c1; c++) {
         struct neb_sim_own *o = &n->own[c];
         uint32_t i = c - a->c0;
@@ -160,6 +161,14 @@ void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const str
     }
     struct neb_sim_event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
     if (!ev) return;
+    neb_status use = a->attempt ? neb__toy_sums_use(w, n, a) : NEB_OK;
+    if (use != NEB_OK) {
+        TRACE(w, "site %d cannot contribute to attempt %u: %s", n->id, a->attempt,
+              use == NEB_ERR_STATE ? "no" : "later");
+        ev->update = h;
+        ev->status = use;
+        return;
+    }
     const struct neb_seal seal = neb__sim_seal(n);
     if (neb__update_header_sign(&h, bytes + NEB_UPDATE_HEADER_SIZE, &w->cfg.genesis, &seal) != NEB_OK)
         w->failed = NEB_ERR_NOMEM;

@@ -127,6 +127,7 @@ static void configure(struct neb_sim_world *w)
     bool equal = w->opt.liars || w->opt.byzantine; /* then every site votes, and one vote each */
     if (w->opt.byzantine && !w->opt.sites) k = 3 * (w->opt.liars ? w->opt.liars : 1) + 1 + (int)draw(w, 2);
     if (w->opt.liars && !w->opt.byzantine && !w->opt.sites) k = 2 * w->opt.liars + 2 + (int)draw(w, 2);
+    if (w->opt.secure && !w->opt.sites && k < 3) k += 3;
     w->sites = k;
     c->cells = 1 + (uint32_t)draw(w, CELLS_MAX);
     c->fragments = 1 + (uint32_t)draw(w, c->cells < 2 ? c->cells : 2);
@@ -145,14 +146,16 @@ static void configure(struct neb_sim_world *w)
     if (!draw(w, 3)) c->token_target = 100 + draw(w, 1500);
     c->quorum = w->opt.byzantine ? NEB_QUORUM_BYZANTINE : NEB_QUORUM_MAJORITY;
     c->end_drop = neb__mix64(w->opt.seed) % 3 == 0; /* no draw: the other seeds keep their history */
+    c->secure = w->opt.secure;
+    if (c->secure) c->end_drop = true;
     struct neb_members r = {.heavy = NEB_NO_SITE};
     for (int i = 0; i < k; i++) {
         r.members |= neb__bit((unsigned)i);
         r.trains |= neb__bit((unsigned)i);
         if (i < NEB_ROUND_VOTERS_MAX && (i < 3 || equal || draw(w, 4))) r.voters |= neb__bit((unsigned)i);
     }
-    if (k == 3 && !draw(w, 4)) r.trains &= ~neb__bit(2); /* a witness */
-    if (k == 2 && !equal && !draw(w, 3)) r.heavy = 0;    /* a survivor */
+    if (k == 3 && !draw(w, 4) && !c->secure) r.trains &= ~neb__bit(2); /* a witness */
+    if (k == 2 && !equal && !draw(w, 3)) r.heavy = 0;                  /* a survivor */
     if (w->opt.observer && k < SITES) {
         w->observers = neb__bit((unsigned)k);
         r.members |= w->observers;
@@ -165,7 +168,7 @@ static void configure(struct neb_sim_world *w)
         i += !(w->liars & bit);
         w->liars |= bit;
     }
-    w->private = !draw(w, 6);
+    w->private = !draw(w, 6) && !c->secure;
     c->root_every = 1 + (uint32_t)draw(w, 8);
     c->cls = draw(w, 4) ? NEB_DENSE : NEB_SPARSE;
     c->roster = w->roster = w->known[w->rosters++] = r;
@@ -235,6 +238,8 @@ static void tear_down(struct neb_sim_world *w)
     neb__free(w->leaf);
     neb__free(w->nonfinite);
     neb__free(w->fact);
+    neb__free(w->secret);
+    neb__free(w->attempt);
     neb__free(w);
 }
 

@@ -9,6 +9,7 @@
  *     oracle.c        the invariants
  *     faults.c        the faults and their times
  *     liar.c          sites that lie
+ *     secure_sums.c   sums that nobody can take apart
  */
 #ifndef NEB_SIM_WORLD_H
 #define NEB_SIM_WORLD_H
@@ -50,6 +51,7 @@ enum neb_sim_event_kind {
     EV_COMING, /* … which it fetches itself */
     EV_GETCELL,
     EV_CELL,
+    EV_SUM,    /* keys, an offer or shares of a secure sum */
     EV_STATES, /* link states of a neighbour */
     EV_RELAY,  /* a relayed message */
     EV_TICK,
@@ -104,6 +106,39 @@ struct neb_sim_books {
     int64_t total[WIDTH], committed[WIDTH], dropped[WIDTH];
 };
 
+/* A machine's part in the secure sums of one fragment. Numbers stand for secrets; 0: none. */
+struct neb_sim_sum {
+    uint32_t c0;
+    uint16_t attempt, asked;
+    uint64_t version, asked_version, number, keys[SITES];
+    bool used, joined;
+    uint64_t dealt;
+    struct neb_sim_offer {
+        uint64_t number, shared,
+            numbers[SITES]; /* shared: sites with shares; numbers: for which secrets of theirs */
+        bool bad;
+        struct neb_contributor entry;
+    } offer[SITES][2]; /* the two newest of each site */
+    uint64_t revealed;
+    struct {
+        uint64_t index, mask, token[SITES];
+    } reveal[SITES];
+    uint8_t seed[SITES][NEB_SEED_SIZE];
+    int64_t keyed_at, turn_at, missed_at;
+};
+/* The oracle's knowledge of one pair of secrets, and of one attempt. */
+struct neb_sim_secret {
+    uint16_t site;
+    uint64_t number, dealt, revealed[2]; /* whose shares of the own mask, of the pair key are out */
+    int threshold;
+    bool used;
+};
+struct neb_sim_attempt {
+    uint32_t c0;
+    uint16_t attempt, site[SITES];
+    uint64_t number[SITES], open, survivors, end, set;
+};
+
 struct neb_sim_node {
     int id;
     uint64_t secret;             /* the key of the toy signatures, one for the whole world */
@@ -145,7 +180,8 @@ struct neb_sim_node {
     bool damaged, was_member, was_away[CELLS_MAX];
     int away_steps[CELLS_MAX]; /* inner steps made since then */
     int64_t damage_clear;
-    uint8_t lie[8192]; /* a liar: a frame that it may send again, changed */
+    struct neb_sim_sum sum[2]; /* fragments */
+    uint8_t lie[8192];         /* a liar: a frame that it may send again, changed */
     size_t lie_length;
 };
 
@@ -207,6 +243,9 @@ struct neb_sim_world {
     uint64_t lastk[CELLS_MAX][SITES];
     struct neb_sim_update_fact *fact;
     size_t facts, fact_cap;
+    struct neb_sim_secret *secret;
+    struct neb_sim_attempt *attempt;
+    size_t secrets, secret_cap, attempts, attempt_cap;
     uint64_t rounds_healed, rounds;
     int64_t last_round;
     bool end_seen, final_seen, healed, forced;
@@ -261,6 +300,18 @@ void neb__node_push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to
 void neb__node_frame(struct neb_sim_world *w, struct neb_sim_node *n, unsigned from, const uint8_t *bytes,
                      size_t length);
 
+void neb__node_feed(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_event *ev);
+
+/* secure_sums.c */
+void neb__toy_sums_offer(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
+/* NEB_ERR_STATE: this site cannot contribute; NEB_ERR_NOTFOUND: an offer is still on its way. */
+neb_status neb__toy_sums_use(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
+void neb__toy_sums_reveal(struct neb_sim_world *w, struct neb_sim_node *n, uint64_t index);
+void neb__toy_sums_message(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev);
+void neb__toy_sums_turn(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__toy_sums_committed(struct neb_sim_world *w, const struct neb_record *rec);
+void neb__toy_sums_end(struct neb_sim_world *w);
+
 /* cut_lines.c */
 void neb__cuts_plan(struct neb_sim_world *w);           /* draws the lines that are cut for good */
 void neb__cuts_join(struct neb_sim_world *w, int node); /* … of a site that is new */
@@ -314,6 +365,7 @@ void neb__oracle_merged(struct neb_sim_world *w, struct neb_sim_node *n, const s
 void neb__oracle_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n);
 struct neb_sim_update_fact *neb__oracle_fact(struct neb_sim_world *w, const struct neb_hash *hash);
 void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__oracle_see(struct neb_sim_world *w, struct neb_sim_node *n); /* what it has committed */
 /* With lasting cuts: sites that train, as bits, and of which no record has named an update since the faults ended. */
 uint64_t neb__oracle_shut_out(const struct neb_sim_world *w);
 void neb__oracle_end(struct neb_sim_world *w);

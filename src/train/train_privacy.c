@@ -31,13 +31,16 @@ static void say_ratio(const struct neb_trainer *t, double noise)
 neb_status neb__trainer_set_privacy(struct neb_trainer *t)
 {
     struct neb_privacy_rule rule;
+    if (!strcmp(t->job->privacy.aggregate, "secure")) NEB_TRY(neb__session_set_secure(t->session));
     if (!strcmp(t->job->privacy.unit, "none")) return NEB_OK;
     if (!strcmp(t->job->privacy.unit, "site")) {
         NEB_TRY(neb__session_site_rule(t->job, &rule));
         say_ratio(t, rule.step.noise);
     } else if (t->gate || !neb__work_privacy(t->work, &rule)) {
-        return neb__doc_fail(&t->job->doc, "privacy.unit",
-                             "privacy.unit: sample works in one process of a site: leave out `parallel`");
+        return neb__doc_fail(
+            &t->job->doc, "privacy.unit",
+            "privacy.unit: sample works in one process of a site: leave out `parallel` and give the "
+            "process all cores (train.threads), or let several sites of one process each train");
     }
     return neb__session_set_privacy(t->session, &rule);
 }

@@ -1,0 +1,656 @@
+/* secure.c: what a site says before and after a secure sum.
+ *
+ * Before it. When the core asks for an offer, a site makes two X25519 pairs and the seed of its own mask, all for this attempt alone, and
+ * sends the public halves to every member: KEYS. Once it has the others' it deals its two secrets out: a share for each of them, sealed
+ * with a key that only the two can compute, and the hashes of secrets and shares: OFFER. The leader's core writes the offers that fit
+ * together into OPEN.
+ *
+ * After it. When SURVIVORS is committed, each member that holds shares says so on its disk and then sends the ones that the record asks
+ * for to everybody: REVEAL. Every member puts the seeds together as soon as it can, so that any of them can lead on. A share counts if its
+ * hash stands in the offer; if enough shares that do give another secret than was promised, their dealer has lied, and the attempt is void.
+ *
+ * Messages may be lost: they are said again every second as long as they matter. A message of another attempt is ignored. A site that
+ * cannot contribute to the attempt under way (it lost its secrets) sends KEYS for the next one, and so tells that nobody need wait. */
+#include "run/secure.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <openssl/crypto.h>
+#include <string.h>
+
+static const char keys_purpose[] = "nebula sum keys", offer_purpose[] = "nebula sum offer";
+static const int64_t second = 1000000000;
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+neb_status neb__session_set_secure(neb_session *s)
+{
+    if (s->mirror.outer) return neb__fail(NEB_ERR_STATE, "secure sums belong before the start");
+    if (s->fixed || s->config.clip > 0 || s->config.noise > 0)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "privacy.aggregate: secure sends 8-bit integers of scales that all sites share: leave out "
+            "wan.rung, wan.clip and wan.noise");
+    if (!strcmp(s->config.end, "keep"))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "privacy.aggregate: secure cannot send the last work exactly: leave out wan.end");
+    s->secure = true;
+    return NEB_OK;
+}
+
+neb_status neb__sums_open(neb_session *s)
+{
+    if (!s->secure) return NEB_OK;
+    s->sums = NEB_NEW(struct neb_sums);
+    if (s->sums) s->sums->fragment = NEB_NEW_ARRAY(struct neb_sum_attempt, s->fragments);
+    if (!s->sums || !s->sums->fragment) return neb__fail(NEB_ERR_NOMEM, "out of memory for secure sums");
+    s->sums->fragments = s->fragments;
+    for (uint32_t f = 0; f < s->fragments; f++) {
+        struct neb_sum_attempt *a = &s->sums->fragment[f];
+        a->c0 = (uint32_t)((uint64_t)f * s->mirror.outer->cells / s->fragments);
+        a->c1 = (uint32_t)((uint64_t)(f + 1) * s->mirror.outer->cells / s->fragments);
+        for (int i = 0; i < NEB_SITES_MAX; i++)
+            for (int k = 0; k < 2; k++) neb__buf_init(&a->offer[i][k], NEB_OFFER_MAX);
+    }
+    return NEB_OK;
+}
+
+static void forget_reveals(struct neb_sum_attempt *a)
+{
+    for (int i = 0; i < NEB_SITES_MAX; i++) {
+        neb__free(a->reveal[i]);
+        a->reveal[i] = NULL;
+    }
+    a->joined = false;
+}
+
+void neb__sum_attempt_forget(struct neb_sum_attempt *a)
+{
+    OPENSSL_cleanse(&a->seal, sizeof a->seal);
+    OPENSSL_cleanse(&a->mask, sizeof a->mask);
+    OPENSSL_cleanse(a->own, sizeof a->own);
+    forget_reveals(a);
+    memset(a->keys, 0, sizeof a->keys);
+    for (int i = 0; i < NEB_SITES_MAX; i++)
+        for (int k = 0; k < 2; k++) neb__buf_clear(&a->offer[i][k]);
+    a->attempt = 0;
+    a->missed_at = 0;
+    a->keyed = a->used = false;
+    a->dealt = a->revealed = 0;
+}
+
+void neb__sums_close(neb_session *s)
+{
+    for (uint32_t f = 0; s->sums && s->sums->fragment && f < s->sums->fragments; f++) {
+        struct neb_sum_attempt *a = &s->sums->fragment[f];
+        neb__sum_attempt_forget(a);
+        for (int i = 0; i < NEB_SITES_MAX; i++)
+            for (int k = 0; k < 2; k++) neb__buf_free(&a->offer[i][k]);
+    }
+    if (s->sums) neb__free(s->sums->fragment);
+    neb__free(s->sums);
+    s->sums = NULL;
+}
+
+struct neb_sum_attempt *neb__sums_of(neb_session *s, uint32_t c0)
+{
+    for (uint32_t f = 0; s->sums && f < s->sums->fragments; f++)
+        if (s->sums->fragment[f].c0 == c0) return &s->sums->fragment[f];
+    return NULL;
+}
+
+/* ---- saying and hearing -------------------------------------------------------------------------------- */
+
+static struct neb_members roster(const neb_session *s)
+{
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    return st.roster;
+}
+
+static void say(neb_session *s, uint32_t kind, const void *bytes, size_t n)
+{
+    for (uint64_t left = roster(s).members & ~neb__bit(s->self); left; left &= left - 1)
+        neb__session_reach(s, (uint16_t)__builtin_ctzll(left), kind, bytes, n);
+}
+
+/* Signatures cover the run, so that nothing can be said again in another. */
+static neb_status sign(neb_session *s, const char *purpose, struct neb_buf *b)
+{
+    const struct neb_seal seal = neb__session_seal(s);
+    uint8_t signature[NEB_SEAL_SIZE];
+    struct neb_buf all;
+    neb__buf_init(&all, NEB_OFFER_MAX + NEB_HASH_SIZE);
+    neb_status status = neb__buf_append(&all, s->genesis.b, NEB_HASH_SIZE);
+    if (status == NEB_OK) status = neb__buf_append(&all, b->data, b->len);
+    if (status == NEB_OK) status = seal.sign(seal.arg, purpose, all.data, all.len, signature);
+    neb__buf_free(&all);
+    return status == NEB_OK ? neb__buf_append(b, signature, sizeof signature) : status;
+}
+
+static bool genuine(neb_session *s, const char *purpose, uint16_t site, const uint8_t *bytes, size_t n)
+{
+    const struct neb_seal seal = neb__session_seal(s);
+    struct neb_buf all;
+    neb__buf_init(&all, NEB_OFFER_MAX + NEB_HASH_SIZE);
+    size_t body = n - NEB_OFFER_SIGNATURE;
+    bool ok = neb__buf_append(&all, s->genesis.b, NEB_HASH_SIZE) == NEB_OK &&
+              neb__buf_append(&all, bytes, body) == NEB_OK &&
+              seal.verify(seal.arg, site, purpose, all.data, all.len, bytes + body);
+    neb__buf_free(&all);
+    return ok;
+}
+
+static uint16_t next_of(uint16_t attempt)
+{
+    return attempt == UINT16_MAX ? 1 : (uint16_t)(attempt + 1);
+}
+
+static void attempt_id(const neb_session *s, struct neb_sum_attempt *a)
+{
+    uint8_t b[NEB_HASH_SIZE + 14];
+    memcpy(b, s->genesis.b, NEB_HASH_SIZE);
+    neb__put32(b + NEB_HASH_SIZE, a->c0);
+    neb__put64(b + NEB_HASH_SIZE + 4, a->version);
+    neb__put16(b + NEB_HASH_SIZE + 12, a->attempt);
+    if (neb__hash(b, sizeof b, &a->id) != NEB_OK) a->attempt = 0;
+}
+
+/* The attempt that is prepared or under way by the log, and whether this message belongs to it. */
+static bool belongs(neb_session *s, struct neb_sum_attempt *a, uint16_t attempt, uint64_t version)
+{
+    struct neb_round_attempt now;
+    if (!neb__round_attempt(s->core, a->c0, &now)) return false;
+    uint16_t present = now.open ? now.attempt : next_of(now.attempt);
+    if (attempt != present || version != neb__round_version(s->core, a->c0)) return false;
+    if (a->attempt == attempt && a->version == version) return true;
+    if (a->used) neb__sums_remove(s, a);
+    neb__sum_attempt_forget(a);
+    a->attempt = attempt;
+    a->version = version;
+    attempt_id(s, a);
+    return a->attempt != 0;
+}
+
+/* ---- keys ---------------------------------------------------------------------------------------------- */
+
+/* Tokens per step; 0: no step was made yet. */
+static uint32_t weight_now(neb_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    int64_t steps = s->mirror.steps_taken + s->mirror.steps_now;
+    int64_t tokens = s->mirror.tokens_taken + s->mirror.tokens_now;
+    pthread_mutex_unlock(&s->lock);
+    if (steps < 1) return 0;
+    return tokens / steps > 0 ? (uint32_t)(tokens / steps) : 1;
+}
+
+static void say_keys(neb_session *s, const struct neb_sum_keys *k, uint16_t to)
+{
+    uint8_t body[NEB_KEYS_BODY];
+    struct neb_buf b;
+    neb__keys_put(k, body);
+    neb__buf_init(&b, NEB_KEYS_SIZE);
+    if (neb__buf_append(&b, body, sizeof body) == NEB_OK && sign(s, keys_purpose, &b) == NEB_OK) {
+        if (to == NEB_NO_SITE)
+            say(s, NEB_MSG_SUM_KEYS, b.data, b.len);
+        else
+            neb__session_reach(s, to, NEB_MSG_SUM_KEYS, b.data, b.len);
+    }
+    neb__buf_free(&b);
+}
+
+/* True: they are other keys than before. */
+static bool take_keys(struct neb_sum_attempt *a, const struct neb_sum_keys *k)
+{
+    uint8_t body[NEB_KEYS_BODY];
+    struct neb_hash h;
+    neb__keys_put(k, body);
+    if (neb__hash(body, sizeof body, &h) != NEB_OK) return false;
+    bool same = a->keys[k->site].attempt && !memcmp(a->keys_id[k->site], h.b, NEB_KEYS_ID);
+    if (same) return false;
+    a->keys[k->site] = *k;
+    memcpy(a->keys_id[k->site], h.b, NEB_KEYS_ID);
+    a->dealt &= ~neb__bit(k->site);
+    return true;
+}
+
+static neb_status make_keys(neb_session *s, struct neb_sum_attempt *a, uint32_t weight)
+{
+    NEB_TRY(neb__mask_pair_create(&a->seal));
+    NEB_TRY(neb__mask_pair_create(&a->mask));
+    NEB_TRY(neb__secret_random(a->own, sizeof a->own));
+    struct neb_sum_keys k = {
+        .site = s->self, .attempt = a->attempt, .c0 = a->c0, .version = a->version, .weight = weight};
+    memcpy(k.seal, a->seal.public, NEB_MASK_KEY);
+    memcpy(k.mask, a->mask.public, NEB_MASK_KEY);
+    (void)take_keys(a, &k);
+    a->keyed = true;
+    a->keyed_at = neb__now_ns();
+    return NEB_OK;
+}
+
+/* ---- offers -------------------------------------------------------------------------------------------- */
+
+/* Tells the core of a site's newest offer: which sites can use their shares in it. */
+static void offered(neb_session *s, struct neb_sum_attempt *a, const struct neb_sum_offer *o,
+                    const struct neb_buf *b)
+{
+    struct neb_contributor *c = &a->entry[o->keys.site];
+    struct neb_event ev = {.type = NEB_EV_OFFER,
+                           .site = o->keys.site,
+                           .cell = a->c0,
+                           .version = a->version,
+                           .attempt = a->attempt,
+                           .offer = c};
+    *c = (struct neb_contributor){
+        .site = o->keys.site, .weight = o->keys.weight, .own = o->own, .pair = o->pair};
+    memcpy(c->key, o->keys.mask, NEB_SEED_SIZE);
+    if (neb__hash(b->data, b->len, &c->offer) != NEB_OK) return;
+    for (uint32_t i = 0; i < o->entries; i++) {
+        const struct neb_offer_entry *e = &o->entry[i];
+        if (a->keys[e->site].attempt && !memcmp(a->keys_id[e->site], e->keys, NEB_KEYS_ID))
+            ev.count |= neb__bit(e->site);
+    }
+    neb__session_feed(s, &ev);
+}
+
+static bool same_bytes(const struct neb_buf *b, const uint8_t *bytes, size_t n)
+{
+    return b->len == n && !memcmp(b->data, bytes, n);
+}
+
+static void take_offer(neb_session *s, struct neb_sum_attempt *a, const struct neb_sum_offer *o,
+                       const uint8_t *bytes, size_t n)
+{
+    struct neb_buf *list = a->offer[o->keys.site], older = list[1];
+    (void)take_keys(a, &o->keys);
+    if (!same_bytes(&list[0], bytes, n)) {
+        list[1] = list[0];
+        list[0] = older;
+        neb__buf_clear(&list[0]);
+        if (neb__buf_append(&list[0], bytes, n) != NEB_OK) return;
+    }
+    offered(s, a, o, &list[0]);
+}
+
+/* One member's part of this site's offer. */
+static neb_status seal_for(neb_session *s, const struct neb_sum_attempt *a, const struct neb_share *own,
+                           const struct neb_share *pair, uint16_t site, struct neb_offer_entry *e)
+{
+    uint8_t key[NEB_MASK_KEY], both[2 * NEB_SHARE_SIZE];
+    e->site = site;
+    memcpy(e->keys, a->keys_id[site], NEB_KEYS_ID);
+    NEB_TRY(neb__hash(own->y, NEB_SHARE_SIZE, &e->own));
+    NEB_TRY(neb__hash(pair->y, NEB_SHARE_SIZE, &e->pair));
+    memcpy(both, own->y, NEB_SHARE_SIZE);
+    memcpy(both + NEB_SHARE_SIZE, pair->y, NEB_SHARE_SIZE);
+    neb_status status =
+        neb__mask_agree(a->seal.secret, a->keys[site].seal, &a->id, "nebula sum share", s->self, site, key);
+    if (status == NEB_OK) status = neb__mask_seal(key, both, sizeof both, e->sealed);
+    OPENSSL_cleanse(key, sizeof key);
+    OPENSSL_cleanse(both, sizeof both);
+    return status;
+}
+
+static neb_status deal(neb_session *s, struct neb_sum_attempt *a, uint64_t set, int threshold,
+                       struct neb_sum_offer *o)
+{
+    struct neb_share own[NEB_SITES_MAX], pair[NEB_SITES_MAX];
+    int n = 0;
+    *o = (struct neb_sum_offer){.keys = a->keys[s->self]};
+    for (uint64_t left = set; left; left &= left - 1, n++)
+        own[n].x = pair[n].x = (uint16_t)(1 + __builtin_ctzll(left));
+    neb_status status = neb__hash(a->own, sizeof a->own, &o->own);
+    if (status == NEB_OK) status = neb__hash(a->mask.secret, NEB_MASK_KEY, &o->pair);
+    if (status == NEB_OK) status = neb__shares_deal(a->own, threshold, n, own);
+    if (status == NEB_OK) status = neb__shares_deal(a->mask.secret, threshold, n, pair);
+    for (int i = 0; status == NEB_OK && i < n; i++, o->entries++)
+        status = seal_for(s, a, &own[i], &pair[i], (uint16_t)(own[i].x - 1), &o->entry[i]);
+    OPENSSL_cleanse(own, sizeof own);
+    OPENSSL_cleanse(pair, sizeof pair);
+    return status;
+}
+
+/* Deals when everybody's keys are here, or those of enough sites for a while; anew when there are more. */
+static void deal_if_due(neb_session *s, struct neb_sum_attempt *a)
+{
+    const uint64_t trains = roster(s).trains;
+    uint64_t set = 0;
+    struct neb_round_attempt now;
+    if (!a->keyed || !neb__round_attempt(s->core, a->c0, &now) || now.open) return;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if ((trains & neb__bit(i)) && a->keys[i].attempt) set |= neb__bit(i);
+    int sites = __builtin_popcountll(trains);
+    bool all = set == trains, late = neb__now_ns() - a->keyed_at > 3 * second;
+    if (set == a->dealt || __builtin_popcountll(set) < neb__sum_least(sites) || !(all || late)) return;
+    struct neb_sum_offer *o = NEB_NEW(struct neb_sum_offer);
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_OFFER_MAX);
+    neb_status status = o ? deal(s, a, set, neb__sum_threshold(sites), o) : NEB_ERR_NOMEM;
+    if (status == NEB_OK) status = neb__offer_put(o, &b);
+    if (status == NEB_OK) status = sign(s, offer_purpose, &b);
+    if (status == NEB_OK) {
+        a->dealt = set;
+        say(s, NEB_MSG_SUM_OFFER, b.data, b.len);
+        take_offer(s, a, o, b.data, b.len);
+    } else
+        neb__warn("this site cannot offer to contribute to a secure sum: %s", neb_last_error());
+    neb__buf_free(&b);
+    neb__free(o);
+}
+
+static void begin(neb_session *s, struct neb_sum_attempt *a)
+{
+    uint32_t weight = weight_now(s);
+    if (a->keyed && a->attempt == a->asked && a->version == a->asked_version) return;
+    if (!weight || !belongs(s, a, a->asked, a->asked_version))
+        return; /* later: before the first step nobody knows */
+    if (make_keys(s, a, weight) != NEB_OK) {
+        neb__warn("this site cannot take part in a secure sum: %s", neb_last_error());
+        return;
+    }
+    say_keys(s, &a->keys[s->self], NEB_NO_SITE);
+    deal_if_due(s, a);
+}
+
+void neb__sums_offer(neb_session *s, const struct neb_action *act)
+{
+    struct neb_sum_attempt *a = neb__sums_of(s, act->c0);
+    if (!a) return;
+    a->asked = act->attempt;
+    a->asked_version = act->version;
+    begin(s, a);
+}
+
+/* ---- unmasking ----------------------------------------------------------------------------------------- */
+
+const struct neb_buf *neb__sums_offer_of(const struct neb_sum_attempt *a, const struct neb_contributor *c)
+{
+    struct neb_hash h;
+    for (int k = 0; k < 2; k++) {
+        const struct neb_buf *b = &a->offer[c->site][k];
+        if (b->len && neb__hash(b->data, b->len, &h) == NEB_OK && neb__hash_equal(&h, &c->offer)) return b;
+    }
+    return NULL;
+}
+
+bool neb__sums_named_offer(const struct neb_sum_attempt *a, const struct neb_contributor *c,
+                           struct neb_sum_offer *out)
+{
+    const struct neb_buf *b = neb__sums_offer_of(a, c);
+    return b && neb__offer_get(b->data, b->len, out) == NEB_OK && out->keys.weight == c->weight &&
+           !memcmp(out->keys.mask, c->key, NEB_SEED_SIZE) && neb__hash_equal(&out->own, &c->own) &&
+           neb__hash_equal(&out->pair, &c->pair);
+}
+
+bool neb__sums_shares(const neb_session *s, const struct neb_sum_attempt *a, const struct neb_sum_offer *o,
+                      uint8_t own[NEB_SHARE_SIZE], uint8_t pair[NEB_SHARE_SIZE])
+{
+    const struct neb_offer_entry *e = neb__offer_entry(o, s->self);
+    uint8_t key[NEB_MASK_KEY], both[2 * NEB_SHARE_SIZE];
+    struct neb_hash h[2];
+    if (!e || neb__mask_agree(a->seal.secret, o->keys.seal, &a->id, "nebula sum share", o->keys.site, s->self,
+                              key) != NEB_OK)
+        return false;
+    bool ok = neb__mask_unseal(key, e->sealed, sizeof both, both) == NEB_OK &&
+              neb__hash(both, NEB_SHARE_SIZE, &h[0]) == NEB_OK &&
+              neb__hash(both + NEB_SHARE_SIZE, NEB_SHARE_SIZE, &h[1]) == NEB_OK &&
+              neb__hash_equal(&h[0], &e->own) && neb__hash_equal(&h[1], &e->pair);
+    if (ok) memcpy(own, both, NEB_SHARE_SIZE);
+    if (ok) memcpy(pair, both + NEB_SHARE_SIZE, NEB_SHARE_SIZE);
+    OPENSSL_cleanse(key, sizeof key);
+    OPENSSL_cleanse(both, sizeof both);
+    return ok;
+}
+
+/* The share that a member revealed of this contributor, if it is one that was dealt. Without the offer (this site does not train, or has
+ * started since) the hash of the secret alone must tell. */
+static bool revealed_share(const struct neb_sum_attempt *a, const struct neb_sum_offer *o,
+                           const struct neb_contributor *c, bool survives, unsigned by, struct neb_share *out)
+{
+    const struct neb_reveal *r = a->reveal[by];
+    struct neb_hash h;
+    for (uint32_t i = 0; r && i < r->entries; i++) {
+        if (r->entry[i].site != c->site) continue;
+        const struct neb_offer_entry *e = o ? neb__offer_entry(o, by) : NULL;
+        if (o && (!e || neb__hash(r->entry[i].share, NEB_SHARE_SIZE, &h) != NEB_OK ||
+                  !neb__hash_equal(&h, survives ? &e->own : &e->pair)))
+            return false;
+        out->x = (uint16_t)(by + 1);
+        memcpy(out->y, r->entry[i].share, NEB_SHARE_SIZE);
+        return true;
+    }
+    return false;
+}
+
+enum joined { JOIN_WAITS, JOIN_DONE, JOIN_BROKEN };
+
+static enum joined join_one(struct neb_sum_attempt *a, const struct neb_record *open,
+                            const struct neb_record *who, const struct neb_contributor *c,
+                            uint8_t seed[NEB_SEED_SIZE])
+{
+    struct neb_share share[NEB_SITES_MAX];
+    struct neb_sum_offer *o = NEB_NEW(struct neb_sum_offer);
+    struct neb_hash h;
+    int n = 0, t = open->threshold;
+    bool known = o && neb__sums_named_offer(a, c, o), survives = neb__record_of(who, c->site) != NULL;
+    for (unsigned by = 0; by < NEB_SITES_MAX; by++)
+        n += neb__record_contributor(open, by) &&
+             revealed_share(a, known ? o : NULL, c, survives, by, &share[n]);
+    neb__free(o);
+    if (n < t || t < 1) return JOIN_WAITS;
+    for (int first = 0; first + t <= n; first++)
+        if (neb__shares_join(share + first, t, seed) == NEB_OK &&
+            neb__hash(seed, NEB_SEED_SIZE, &h) == NEB_OK && neb__hash_equal(&h, neb__sum_seed_hash(who, c)))
+            return JOIN_DONE;
+    return known ? JOIN_BROKEN : JOIN_WAITS;
+}
+
+/* Puts the seeds together as soon as enough members have revealed their shares, and tells the core. */
+static void join(neb_session *s, struct neb_sum_attempt *a, uint64_t index)
+{
+    struct neb_round_attempt now;
+    if (a->joined || !neb__round_attempt(s->core, a->c0, &now) || now.survivors != index || !index) return;
+    const struct neb_record *open = neb__round_record(s->core, now.open),
+                            *who = neb__round_record(s->core, index);
+    if (!open || !who) return;
+    struct neb_event ev = {.type = NEB_EV_SEEDS,
+                           .index = index,
+                           .bytes = a->seed[0],
+                           .length = open->contributors * (size_t)NEB_SEED_SIZE};
+    for (uint32_t i = 0; i < open->contributors && ev.status == NEB_OK; i++) {
+        enum joined how = join_one(a, open, who, &open->contributor[i], a->seed[i]);
+        char name[NEB_NAME_SIZE];
+        if (how == JOIN_WAITS) return;
+        if (how == JOIN_DONE) continue;
+        neb__members_name(&s->members, open->contributor[i].site, name);
+        neb__warn("site '%s' dealt shares that do not give its secret: the secure sum with it is void", name);
+        neb__news_add(s, "named", "%s dealt shares that do not give its secret", name);
+        ev.status = NEB_ERR_CORRUPT;
+    }
+    a->joined = true;
+    neb__session_feed(s, &ev);
+}
+
+static neb_status make_reveal(neb_session *s, struct neb_sum_attempt *a, const struct neb_record *open,
+                              const struct neb_record *who, struct neb_reveal *out)
+{
+    struct neb_sum_offer *o = NEB_NEW(struct neb_sum_offer);
+    if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for a secure sum");
+    *out = (struct neb_reveal){.index = who->index};
+    for (uint32_t i = 0; i < open->contributors; i++) {
+        const struct neb_contributor *c = &open->contributor[i];
+        uint8_t own[NEB_SHARE_SIZE], pair[NEB_SHARE_SIZE];
+        if (!neb__sums_named_offer(a, c, o) || !neb__sums_shares(s, a, o, own, pair)) continue;
+        out->entry[out->entries].site = c->site;
+        memcpy(out->entry[out->entries++].share, neb__record_of(who, c->site) ? own : pair, NEB_SHARE_SIZE);
+        OPENSSL_cleanse(own, sizeof own);
+        OPENSSL_cleanse(pair, sizeof pair);
+    }
+    neb__free(o);
+    return NEB_OK;
+}
+
+static void say_reveal(neb_session *s, const struct neb_reveal *r)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_REVEAL_MAX);
+    if (r->entries && neb__reveal_put(r, &b) == NEB_OK) say(s, NEB_MSG_SUM_REVEAL, b.data, b.len);
+    neb__buf_free(&b);
+}
+
+/* For one SURVIVORS record in an attempt, and never for another: it is on disk before the first share leaves. */
+void neb__sums_reveal(neb_session *s, uint64_t index)
+{
+    const struct neb_record *who = neb__round_record(s->core, index);
+    struct neb_sum_attempt *a = who ? neb__sums_of(s, who->c0) : NULL;
+    struct neb_round_attempt now;
+    if (!a || !neb__round_attempt(s->core, a->c0, &now) || now.survivors != index) return;
+    const struct neb_record *open = neb__round_record(s->core, now.open);
+    if (!open || !neb__record_contributor(open, s->self)) return;
+    bool here = a->attempt == who->attempt && a->used;
+    if (!here && !neb__sums_load(s, a, who->attempt)) {
+        neb__info("this site has no shares for the secure sum of record %" PRIu64 " (it began after them)",
+                  index);
+        return;
+    }
+    if (a->revealed && a->revealed != index) return;
+    a->revealed = index;
+    if (neb__sums_keep(s, a, open) != NEB_OK) {
+        neb__warn("no shares are revealed, since the disk does not take a note of it: %s", neb_last_error());
+        a->revealed = 0;
+        return;
+    }
+    struct neb_reveal *r = NEB_NEW(struct neb_reveal);
+    if (!r || make_reveal(s, a, open, who, r) != NEB_OK) {
+        neb__free(r);
+        return;
+    }
+    neb__free(a->reveal[s->self]);
+    a->reveal[s->self] = r;
+    say_reveal(s, r);
+    join(s, a, index);
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------ */
+
+static void heard_keys(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    struct neb_sum_keys k;
+    struct neb_round_attempt now;
+    if (neb__keys_get(bytes, n, &k) != NEB_OK || k.site != peer ||
+        !genuine(s, keys_purpose, peer, bytes, n)) {
+        neb__session_refused(s, peer, NEB_QUOTA_FOREIGN, 1);
+        return;
+    }
+    struct neb_sum_attempt *a = neb__sums_of(s, k.c0);
+    if (!a || !neb__round_attempt(s->core, a->c0, &now)) return;
+    if (now.open && k.attempt == next_of(now.attempt) && k.version == neb__round_version(s->core, a->c0)) {
+        static const struct neb_contributor nothing; /* it is out of the present one */
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OFFER,
+                                                 .site = peer,
+                                                 .cell = a->c0,
+                                                 .version = k.version,
+                                                 .attempt = k.attempt,
+                                                 .offer = &nothing});
+        return;
+    }
+    if (now.open || !belongs(s, a, k.attempt, k.version) || !take_keys(a, &k)) return;
+    if (a->keyed) say_keys(s, &a->keys[s->self], peer);
+    deal_if_due(s, a);
+}
+
+static void heard_offer(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    struct neb_sum_offer *o = NEB_NEW(struct neb_sum_offer);
+    if (!o) return;
+    bool ok = neb__offer_get(bytes, n, o) == NEB_OK && o->keys.site == peer &&
+              genuine(s, offer_purpose, peer, bytes, n);
+    if (!ok) neb__session_refused(s, peer, NEB_QUOTA_FOREIGN, 1);
+    struct neb_sum_attempt *a = ok ? neb__sums_of(s, o->keys.c0) : NULL;
+    if (a && belongs(s, a, o->keys.attempt, o->keys.version) && !a->used) {
+        take_offer(s, a, o, bytes, n);
+        deal_if_due(s, a);
+    }
+    neb__free(o);
+}
+
+static void heard_reveal(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    struct neb_reveal *r = NEB_NEW(struct neb_reveal);
+    if (!r) return;
+    if (neb__reveal_get(bytes, n, r) != NEB_OK) {
+        neb__session_refused(s, peer, NEB_QUOTA_FOREIGN, 1);
+        neb__free(r);
+        return;
+    }
+    const struct neb_record *who = neb__round_record(s->core, r->index);
+    struct neb_sum_attempt *a =
+        who && who->type == NEB_RECORD_SURVIVORS && peer < NEB_SITES_MAX ? neb__sums_of(s, who->c0) : NULL;
+    struct neb_round_attempt now;
+    if (!a || !neb__round_attempt(s->core, a->c0, &now) || now.survivors != r->index || a->reveal[peer]) {
+        neb__free(r); /* of another record, or a second time */
+        return;
+    }
+    a->reveal[peer] = r;
+    join(s, a, r->index);
+}
+
+void neb__sums_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)
+{
+    if (!s->sums || peer >= NEB_SITES_MAX || !(roster(s).members & neb__bit(peer))) return;
+    if (kind == NEB_MSG_SUM_KEYS) heard_keys(s, peer, bytes, n);
+    if (kind == NEB_MSG_SUM_OFFER) heard_offer(s, peer, bytes, n);
+    if (kind == NEB_MSG_SUM_REVEAL) heard_reveal(s, peer, bytes, n);
+}
+
+/* ---- time ---------------------------------------------------------------------------------------------- */
+
+/* This site cannot contribute to the attempt under way: its keys for the next one say so, and are made anew when it begins. */
+static void say_out(neb_session *s, const struct neb_sum_attempt *a)
+{
+    struct neb_sum_keys k = {
+        .site = s->self, .attempt = a->asked, .c0 = a->c0, .version = a->asked_version, .weight = 1};
+    say_keys(s, &k, NEB_NO_SITE);
+}
+
+/* OPEN may have come to a site before the offers that it names. */
+static void say_named(neb_session *s, const struct neb_sum_attempt *a, const struct neb_record *open)
+{
+    const struct neb_contributor *own = open ? neb__record_contributor(open, s->self) : NULL;
+    const struct neb_buf *b = own ? neb__sums_offer_of(a, own) : NULL;
+    if (b) say(s, NEB_MSG_SUM_OFFER, b->data, b->len);
+}
+
+static void turn(neb_session *s, struct neb_sum_attempt *a)
+{
+    struct neb_round_attempt now;
+    if (!neb__round_attempt(s->core, a->c0, &now)) return;
+    bool over = a->attempt && a->attempt == now.attempt && !now.open;
+    if (over) {
+        neb__sums_remove(s, a);
+        neb__sum_attempt_forget(a);
+    }
+    if (!now.survivors) forget_reveals(a);
+    if (now.open && a->asked == next_of(now.attempt)) say_out(s, a);
+    if (now.open && !now.survivors && a->attempt == now.attempt)
+        say_named(s, a, neb__round_record(s->core, now.open));
+    if (now.survivors && a->reveal[s->self]) say_reveal(s, a->reveal[s->self]);
+    if (now.survivors) join(s, a, now.survivors);
+    if (now.open || !a->asked) return;
+    begin(s, a);
+    if (!a->keyed) return;
+    say_keys(s, &a->keys[s->self], NEB_NO_SITE);
+    deal_if_due(s, a);
+    const struct neb_buf *own = &a->offer[s->self][0];
+    if (own->len) say(s, NEB_MSG_SUM_OFFER, own->data, own->len);
+}
+
+void neb__sums_turn(neb_session *s)
+{
+    if (!s->sums || !s->core || neb__now_ns() - s->sums->looked_at < second) return;
+    s->sums->looked_at = neb__now_ns();
+    for (uint32_t f = 0; f < s->sums->fragments && !s->halted; f++) turn(s, &s->sums->fragment[f]);
+}
