@@ -6,7 +6,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure -j $(TEST_JOBS)
 
-.PHONY: all setup build demo test bench fuzz soak oclgrind science dist deb deb-test wheel dist-twice screenshots watch-bars format clean
+.PHONY: all setup build demo test bench fuzz soak oclgrind science dist deb deb-test wheel dist-twice upgrade-test screenshots watch-bars format clean
 all: build
 
 setup:
@@ -77,6 +77,9 @@ wheel: build
 # Two builds in different folders give the same archive to the bit.
 dist-twice: build
 	@tests/packaging/dist_twice.sh
+# A run is upgraded site by site from the last release (packaging/releases), and older ones are refused by name. Builds both.
+upgrade-test: build
+	@tests/packaging/upgrade.sh $(BUILD)/release/nebula-i
 
 # Pictures of the live page in build/screenshots, for people to look at. Needs Chromium (Debian: chromium).
 screenshots: build
