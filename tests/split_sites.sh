@@ -62,7 +62,7 @@ site() { # JOB SITE FOLDER [WORD…]: one split site; adds to its log
 alive() { kill -0 $1 2>/dev/null; }
 
 "$nebula" train teacher.yaml > teacher.log 2>&1 || fail "training the teacher"
-"$nebula" train teacher.yaml out=second tokenizer.file=teacher/tokenizer.model seed=2 > second.log 2>&1 || fail "training the second teacher"
+"$nebula" train teacher.yaml out=second tokenizer.vocab=330 seed=2 > second.log 2>&1 || fail "training the second teacher" # another tokenizer
 for job in relay tutor; do
     (site $job a alone wan.recorded=record-$job) || fail "$job: the recording site"
     (site $job b alone wan.recorded=record-$job) || fail "$job: the site that reads the record"

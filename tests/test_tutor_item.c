@@ -120,6 +120,43 @@ static void items_carry_answers(void **state)
     neb__batch_free(b);
 }
 
+/* A teacher with another tokenizer gives some rows fewer logits, and some none. */
+static void rows_may_be_uneven(void **state)
+{
+    (void)state;
+    struct neb_batch *b = make_batch(1);
+    struct neb_tutor_plan p, q;
+    struct neb_buf item;
+    make_answers(5, ids, logits, hidden);
+    for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < K; k++)
+            if ((r + k) % K >= r % (K + 1)) ids[r * K + k] = -1;
+    encode(&p, b, ~0u, &item);
+    memset(got_ids, 0x7f, sizeof got_ids);
+    assert_ok(neb__tutor_plan_init(&q, SEQS + 2));
+    assert_ok(neb__tutor_plan_make(&q, b));
+    assert_ok(neb__tutor_item_decode(&shape, &q, item.data, item.len, &room));
+    for (int r = 0; r < b->loss.used; r++) {
+        int want = 0, got = 0;
+        for (int k = 0; k < K; k++) {
+            want += ids[r * K + k] >= 0;
+            got += got_ids[r * K + k] >= 0;
+            int at = 0;
+            while (at < K && ids[r * K + at] != got_ids[r * K + k]) at++;
+            assert_true(at < K);
+        }
+        assert_int_equal(want, got);
+    }
+    check_log_quiet();
+    for (size_t cut = 0; cut < item.len; cut++)
+        assert_true(neb__tutor_item_decode(&shape, &q, item.data, cut, &room) != NEB_OK);
+    check_log_restore();
+    neb__buf_free(&item);
+    neb__tutor_plan_free(&p);
+    neb__tutor_plan_free(&q);
+    neb__batch_free(b);
+}
+
 /* On a thin line only the likeliest tokens are sent.
  * The other places are marked as empty, in the cache, too. */
 static void fewer_logits(void **state)
@@ -385,13 +422,10 @@ static void damaged_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_carry_answers),
-        cmocka_unit_test(fewer_logits),
-        cmocka_unit_test(names),
-        cmocka_unit_test(hostile_items),
-        cmocka_unit_test(cached_form),
-        cmocka_unit_test(damaged_cache),
-        cmocka_unit_test(cache_keeps_what_the_mark_covers),
+        cmocka_unit_test(items_carry_answers), cmocka_unit_test(rows_may_be_uneven),
+        cmocka_unit_test(fewer_logits),        cmocka_unit_test(names),
+        cmocka_unit_test(hostile_items),       cmocka_unit_test(cached_form),
+        cmocka_unit_test(damaged_cache),       cmocka_unit_test(cache_keeps_what_the_mark_covers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,8 @@ __attribute__((format(printf, 2, 3))) static bool word(char **list, const char *
 /* Otherwise the laboratory has trained one. */
 static bool has_tokenizer(const struct neb_job *job)
 {
-    return job->tokenizer.file || job->init.from || job->distill.teacher || job->distill.encoder;
+    if (job->tokenizer.file || job->tokenizer.own) return job->tokenizer.file;
+    return job->init.from || job->distill.teacher || job->distill.encoder;
 }
 
 neb_status neb__lab_command_train(const struct neb_lab_plan *p, int i, struct neb_site_command *out)

@@ -50,6 +50,8 @@ static const struct neb_opt tokenizer_table[] = {
         "translate: special tokens around the texts; without it: as the folder says that the job starts or "
         "learns from",
         NEB_OPT_CHOICE("plain", "tags", "marian", "m2m100", "nllb", "nllb-tail", "mbart", "mbart50", "bart")),
+    TOK(own, NEB_OPT_BOOL, "no", NULL,
+        "train one for this model, though it starts from a folder or has a teacher with a tokenizer"),
     TOK(type, NEB_OPT_TEXT, "unigram", NULL, "its kind, when trained", NEB_OPT_CHOICE("unigram", "bpe")),
     TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
     TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),
@@ -147,6 +149,12 @@ static const struct neb_opt distill_table[] = {
             NEB_OPT_RANGE(1, 4096)),
     DISTILL(temperature, NEB_OPT_REAL, "1", NULL, "of both distributions; above 1: softer",
             NEB_OPT_ABOVE(0, 100)),
+    DISTILL(prompt, NEB_OPT_TEXT, "", NULL,
+            "task translate with a decoder as the teacher: what it reads before the translation, with "
+            "{source} in it"),
+    DISTILL(langs, NEB_OPT_TEXT, "", NULL,
+            "names of the languages for a teacher with another tokenizer, where they differ: en=eng_Latn, "
+            "de=deu_Latn"),
     DISTILL(encoder, NEB_OPT_TEXT, "", NULL,
             "folder of an encoder: its hidden states are learned by this model's encoder"),
     DISTILL(width, NEB_OPT_INT, "0", NULL, "of its hidden states, where it lives on another site",

@@ -41,7 +41,7 @@ struct neb_job_tokenizer {
         frame; /* special tokens around translations; NULL: as the folder says that the job starts or learns from */
     char *type;
     int64_t vocab, lines;
-    bool cased;
+    bool cased, own;
     double coverage, dropout;
 };
 
@@ -66,6 +66,7 @@ struct neb_job_init {
 struct neb_job_distill {
     char *teacher; /* a model folder, or several, separated by commas */
     char *encoder, *hidden_loss;
+    char *prompt, *langs; /* for a teacher with another tokenizer */
     int64_t top_k, width;
     double weight, temperature, hidden_weight;
 };

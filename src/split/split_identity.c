@@ -21,11 +21,13 @@
 #include "net/journal.h"
 #include "split/split_site.h"
 #include "run/session.h"
+#include "task/folder.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TAG = 4, DIGITS = 8, BLOCK = 1 << 20, TEXT_MAX = 1 << 20 };
 
@@ -47,13 +49,32 @@ static neb_status add_file(struct neb_hasher *h, const char *folder, const char 
     return status;
 }
 
-static neb_status add_folders(struct neb_hasher *h, const char *list)
+/* A teacher's tokenizer counts where it is not the student's. */
+static neb_status add_tokenizer(struct neb_hasher *h, const char *folder, const struct neb_hash *own)
+{
+    struct neb_model_yaml f;
+    struct neb_tok *tok = NULL;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.4000s/model.yaml", folder);
+    if (access(path, F_OK)) return NEB_OK; /* the error comes when the model is opened */
+    NEB_TRY(neb__model_yaml_read(folder, &f));
+    neb_status status = f.tokenizer ? neb__folder_tokenizer(&f, &tok) : NEB_OK;
+    if (tok && !neb__hash_equal(neb__tok_hash(tok), own))
+        status = neb__hasher_update(h, neb__tok_hash(tok)->b, NEB_HASH_SIZE);
+    neb__tok_close(tok);
+    neb__model_yaml_free(&f);
+    return status;
+}
+
+/* own: hash of the student's tokenizer; NULL: not of teachers. */
+static neb_status add_folders(struct neb_hasher *h, const char *list, const struct neb_hash *own)
 {
     char folder[PATH_MAX];
     for (int i = 0; neb__list_part(list, i, folder, sizeof folder); i++) {
         NEB_TRY(neb__hasher_update(h, "folder", 6));
         NEB_TRY(add_file(h, folder, "model.yaml"));
         NEB_TRY(add_file(h, folder, "model.safetensors"));
+        if (own) NEB_TRY(add_tokenizer(h, folder, own));
     }
     return NEB_OK;
 }
@@ -79,7 +100,10 @@ static neb_status add_options(struct neb_buf *text, const struct neb_opt *table,
 static neb_status add_teacher(struct neb_buf *text, const struct neb_split_site *s)
 {
     static const char *const batches[] = {"tokens", "max_len", "mask", "temperature", NULL};
+    const struct neb_job_distill *d = &s->job->distill;
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, true, batches));
+    if (d->prompt || d->langs)
+        NEB_TRY(neb__buf_printf(text, "%s|%s\n", d->prompt ? d->prompt : "", d->langs ? d->langs : ""));
     return neb__buf_printf(text, "%d %d %" PRId64 " %" PRId64 "\n", s->shape.k, s->shape.width,
                            s->job->wan.bits, s->job->wan.cache);
 }
@@ -140,8 +164,9 @@ neb_status neb__split_identify(struct neb_split_site *s, const struct neb_data *
     neb__buf_init(&text, TEXT_MAX);
     neb_status status = add_text(&text, s, data);
     if (status == NEB_OK) status = neb__hasher_update(&h, text.data, text.len);
-    if (status == NEB_OK) status = add_folders(&h, teaches ? j->distill.teacher : j->init.from);
-    if (status == NEB_OK && teaches) status = add_folders(&h, j->distill.encoder);
+    const struct neb_hash *own = teaches ? neb__tok_hash(data->tok) : NULL;
+    if (status == NEB_OK) status = add_folders(&h, teaches ? j->distill.teacher : j->init.from, own);
+    if (status == NEB_OK && teaches) status = add_folders(&h, j->distill.encoder, own);
     neb__buf_free(&text);
     neb_status end = neb__hasher_final(&h, status == NEB_OK ? &hash : NULL);
     if (status == NEB_OK) status = end;

@@ -46,6 +46,7 @@ static neb_status open_teachers(struct teacher *t)
     struct neb_teacher_config c = {.k = t->split->shape.k,
                                    .threads = (int)j->train.threads,
                                    .tok = t->data.tok,
+                                   .data = &t->data,
                                    .sides = j->objective->sides,
                                    .max_len = j->train.max_len};
     struct neb_device_config d = {.compute = strcmp(j->train.dtype, "bf16") ? NEB_F32 : NEB_BF16,

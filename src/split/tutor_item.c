@@ -3,6 +3,9 @@
  *     item      u32 check value of the batch, u32 number of sequences, a bit for each: the item has its
  *               answer (eight in a byte, the first lowest); then, if one is set: one frame of logits over all
  *               their rows (codec/stream.h), one frame of hidden states
+ *     uneven    the same with the highest bit of the number of sequences set, where rows have different numbers of
+ *               logits (a teacher with another tokenizer): in place of the logits' frame one with each row's
+ *               number, as tokens, and then for every number that occurs, ascending, one with the logits of its rows
  *     cached    the rows' ids (i32) and logits (f32); the rows' hidden states (f32)
  *
  * The logits of a row are sent relative to the greatest of them, by ascending id, and as many as the sender's
@@ -19,6 +22,7 @@
 #include <string.h>
 
 enum { HEAD = 8 };
+#define UNEVEN 0x80000000u /* rows have different numbers of logits */
 
 /* ---- sequences ----------------------------------------------------------------------------------------- */
 
@@ -92,44 +96,111 @@ static void count_here(const struct neb_tutor_plan *p, size_t *targets, size_t *
 
 /* ---- out ----------------------------------------------------------------------------------------------- */
 
-/* Takes the n greatest logits of a row of k.
- * `to` gets their ids, ascending; logp their values relative to the greatest. */
-static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, int32_t n, int32_t *to,
-                            float *logp)
+/* The logits of an item's rows, before they are coded. */
+struct rows {
+    size_t n, room; /* room: places of a row */
+    int32_t *ids;   /* (n, room) */
+    float *logp;
+    int32_t *count; /* (n) places that are taken */
+};
+
+static neb_status rows_init(struct rows *r, size_t n, size_t room)
 {
-    int32_t have = 0;
+    *r = (struct rows){.n = n, .room = room};
+    r->ids = NEB_NEW_ARRAY(int32_t, n * room);
+    r->logp = NEB_NEW_ARRAY(float, n *room);
+    r->count = NEB_NEW_ARRAY(int32_t, n);
+    if (r->ids && r->logp && r->count) return NEB_OK;
+    return neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", n);
+}
+
+static void rows_free(struct rows *r)
+{
+    neb__free(r->ids);
+    neb__free(r->logp);
+    neb__free(r->count);
+}
+
+/* Takes the greatest logits of a row of k, at most `room` of them: their ids ascending, their values relative to the
+ * greatest. */
+static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, struct rows *r, size_t at)
+{
+    int32_t *to = r->ids + at * r->room, have = 0;
+    float *logp = r->logp + at * r->room;
     for (int32_t j = 0; j < k; j++) {
-        if (ids[j] < 0 || !isfinite(logits[j]))
-            return neb__fail(NEB_ERR_RANGE,
-                             "the teacher gave fewer than %d tokens for a row, or logits that are not finite",
-                             k);
-        neb__topk_list_offer(logp, to, n, &have, logits[j], ids[j]);
+        if (ids[j] < 0) continue;
+        if (!isfinite(logits[j]))
+            return neb__fail(NEB_ERR_RANGE, "the teacher gave logits that are not finite");
+        neb__topk_list_offer(logp, to, (int32_t)r->room, &have, logits[j], ids[j]);
     }
-    const float most = logp[0];
-    for (int32_t j = 0; j < n; j++) logp[j] = logp[j] - most < -65000 ? -65000 : logp[j] - most;
-    neb__topk_list_by_id(logp, to, n);
+    const float most = have ? logp[0] : 0;
+    for (int32_t j = 0; j < have; j++) logp[j] = logp[j] - most < -65000 ? -65000 : logp[j] - most;
+    neb__topk_list_by_id(logp, to, have);
+    r->count[at] = have;
     return NEB_OK;
 }
 
+static neb_status order_rows(const struct neb_tutor_shape *s, const struct neb_tutor_plan *p,
+                             const struct neb_teacher_answer *from, struct rows *r)
+{
+    size_t k = (size_t)s->k, at = 0;
+    for (int32_t q = 0; q < p->seqs; q++)
+        for (int32_t i = 0; p->seq[q].here && i < p->seq[q].count; i++, at++) {
+            size_t row = (size_t)(p->seq[q].first + i) * k;
+            NEB_TRY(order_row(from->ids + row, from->logits + row, s->k, r, at));
+        }
+    return NEB_OK;
+}
+
+static bool is_even(const struct rows *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->count[i] != (int32_t)r->room) return false;
+    return true;
+}
+
+/* The rows with `count` logits, one behind the other, into the same memory of `to`. Returns how many. */
+static size_t collect(const struct rows *r, int32_t count, struct rows *to)
+{
+    size_t n = 0, c = (size_t)count;
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->count[i] != count) continue;
+        memcpy(to->ids + n * c, r->ids + i * r->room, c * sizeof *to->ids);
+        memcpy(to->logp + n++ * c, r->logp + i * r->room, c * sizeof *to->logp);
+    }
+    return n;
+}
+
+static neb_status put_uneven(const struct neb_tutor_shape *s, int bits, const struct rows *r,
+                             struct neb_buf *out)
+{
+    struct rows same;
+    neb_status status = rows_init(&same, r->n, r->room);
+    if (status == NEB_OK) status = neb__tokens_encode(r->count, r->n, (uint32_t)s->k + 1, out);
+    for (int32_t c = 1; status == NEB_OK && c <= (int32_t)r->room; c++) {
+        struct neb_topk shape = {collect(r, c, &same), c, s->vocabulary};
+        if (shape.rows) status = neb__logits_encode(&shape, bits, same.ids, same.logp, out);
+    }
+    rows_free(&same);
+    return status;
+}
+
+/* head: of the item, in `out`. */
 static neb_status put_logits(const struct neb_tutor_shape *s, const struct neb_tutor_code *code,
                              const struct neb_tutor_plan *p, const struct neb_teacher_answer *from,
-                             size_t targets, struct neb_buf *out)
+                             size_t targets, size_t head, struct neb_buf *out)
 {
-    size_t k = (size_t)s->k, n = (size_t)code->k, at = 0;
-    int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * n);
-    float *logp = NEB_NEW_ARRAY(float, targets *n);
-    neb_status status =
-        ids && logp ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", targets);
-    for (int32_t q = 0; q < p->seqs; q++)
-        for (int32_t i = 0; status == NEB_OK && p->seq[q].here && i < p->seq[q].count; i++, at++) {
-            size_t row = (size_t)(p->seq[q].first + i) * k;
-            status =
-                order_row(from->ids + row, from->logits + row, s->k, code->k, ids + at * n, logp + at * n);
-        }
-    struct neb_topk shape = {targets, code->k, s->vocabulary};
-    if (status == NEB_OK) status = neb__logits_encode(&shape, code->bits, ids, logp, out);
-    neb__free(ids);
-    neb__free(logp);
+    struct rows r;
+    neb_status status = rows_init(&r, targets, (size_t)code->k);
+    if (status == NEB_OK) status = order_rows(s, p, from, &r);
+    if (status == NEB_OK && is_even(&r)) {
+        struct neb_topk shape = {targets, code->k, s->vocabulary};
+        status = neb__logits_encode(&shape, code->bits, r.ids, r.logp, out);
+    } else if (status == NEB_OK) {
+        neb__put32(out->data + head + 4, (uint32_t)p->seqs | UNEVEN);
+        status = put_uneven(s, code->bits, &r, out);
+    }
+    rows_free(&r);
     return status;
 }
 
@@ -157,7 +228,7 @@ neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct 
 {
     if (s->k && (code->k < 1 || code->k > s->k))
         return neb__fail(NEB_ERR_INVALID, "cannot send %d of %d logits", code->k, s->k);
-    size_t map = ((size_t)p->seqs + 7) / 8, targets, rows;
+    size_t map = ((size_t)p->seqs + 7) / 8, targets, rows, start = out->len;
     NEB_TRY(neb__buf_reserve(out, HEAD + map));
     uint8_t *head = out->data + out->len;
     memset(head, 0, HEAD + map);
@@ -167,7 +238,7 @@ neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct 
         if (p->seq[q].here) head[HEAD + q / 8] |= (uint8_t)(1 << q % 8);
     out->len += HEAD + map;
     count_here(p, &targets, &rows);
-    if (s->k && targets) NEB_TRY(put_logits(s, code, p, logits, targets, out));
+    if (s->k && targets) NEB_TRY(put_logits(s, code, p, logits, targets, start, out));
     return s->width && rows ? put_hidden(s, code->hidden_bits, p, hidden, rows, out) : NEB_OK;
 }
 
@@ -196,29 +267,67 @@ static void place_row(const struct neb_tutor_room *room, size_t row, size_t k, c
     for (size_t j = n; j < k; j++) to[j] = -1, value[j] = 0;
 }
 
-static neb_status take_logits(const struct neb_tutor_shape *s, const struct neb_tutor_plan *p, size_t targets,
-                              struct neb_reader *r, const struct neb_tutor_room *room)
+static neb_status take_even(const struct neb_tutor_shape *s, struct neb_reader *r, struct rows *out)
 {
     struct neb_stream_info info;
-    size_t n, k, at = 0;
+    size_t n;
     const uint8_t *frame = neb__tutor_item_frame(r, &n);
     if (!frame) return corrupt("logits are cut off");
     NEB_TRY(neb__stream_peek(frame, n, &info));
     if (info.k < 1 || info.k > s->k) return corrupt("more logits a row than the job says");
-    k = (size_t)info.k;
-    int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * k);
-    float *logp = NEB_NEW_ARRAY(float, targets *k);
-    struct neb_topk shape = {targets, info.k, s->vocabulary};
-    neb_status status = ids && logp
-                            ? neb__logits_decode(frame, n, &shape, ids, logp)
-                            : neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", targets);
+    out->room = (size_t)info.k;
+    struct neb_topk shape = {out->n, info.k, s->vocabulary};
+    NEB_TRY(neb__logits_decode(frame, n, &shape, out->ids, out->logp));
+    for (size_t i = 0; i < out->n; i++) out->count[i] = info.k;
+    return NEB_OK;
+}
+
+/* The rows with `count` logits. */
+static neb_status take_same(const struct neb_tutor_shape *s, struct neb_reader *r, int32_t count,
+                            struct rows *same, struct rows *out)
+{
+    size_t n, rows = 0, c = (size_t)count;
+    for (size_t i = 0; i < out->n; i++) rows += out->count[i] == count;
+    if (!rows) return NEB_OK;
+    const uint8_t *frame = neb__tutor_item_frame(r, &n);
+    if (!frame) return corrupt("logits are cut off");
+    struct neb_topk shape = {rows, count, s->vocabulary};
+    NEB_TRY(neb__logits_decode(frame, n, &shape, same->ids, same->logp));
+    for (size_t i = 0, at = 0; i < out->n; i++) {
+        if (out->count[i] != count) continue;
+        memcpy(out->ids + i * out->room, same->ids + at * c, c * sizeof *out->ids);
+        memcpy(out->logp + i * out->room, same->logp + at++ * c, c * sizeof *out->logp);
+    }
+    return NEB_OK;
+}
+
+static neb_status take_uneven(const struct neb_tutor_shape *s, struct neb_reader *r, struct rows *out)
+{
+    struct rows same;
+    size_t n;
+    const uint8_t *frame = neb__tutor_item_frame(r, &n);
+    if (!frame) return corrupt("numbers of logits are cut off");
+    NEB_TRY(neb__tokens_decode(frame, n, (uint32_t)s->k + 1, out->n, out->count));
+    neb_status status = rows_init(&same, out->n, out->room);
+    for (int32_t c = 1; status == NEB_OK && c <= s->k; c++) status = take_same(s, r, c, &same, out);
+    rows_free(&same);
+    return status;
+}
+
+static neb_status take_logits(const struct neb_tutor_shape *s, const struct neb_tutor_plan *p, size_t targets,
+                              bool uneven, struct neb_reader *r, const struct neb_tutor_room *room)
+{
+    struct rows rows;
+    size_t at = 0;
+    neb_status status = rows_init(&rows, targets, (size_t)s->k);
+    if (status == NEB_OK) status = uneven ? take_uneven(s, r, &rows) : take_even(s, r, &rows);
     for (int32_t q = 0; status == NEB_OK && q < p->seqs; q++) {
         const struct neb_tutor_seq *seq = &p->seq[q];
-        for (int32_t i = 0; seq->here && i < seq->count; i++, at += k)
-            place_row(room, (size_t)(seq->first + i), (size_t)s->k, ids + at, logp + at, k);
+        for (int32_t i = 0; seq->here && i < seq->count; i++, at++)
+            place_row(room, (size_t)(seq->first + i), (size_t)s->k, rows.ids + at * rows.room,
+                      rows.logp + at * rows.room, (size_t)rows.count[at]);
     }
-    neb__free(ids);
-    neb__free(logp);
+    rows_free(&rows);
     return status;
 }
 
@@ -248,6 +357,8 @@ neb_status neb__tutor_item_decode(const struct neb_tutor_shape *s, struct neb_tu
     size_t targets, rows;
     uint32_t check = neb__read32(&r), seqs = neb__read32(&r);
     if (r.bad) return corrupt("too short");
+    const bool uneven = seqs & UNEVEN;
+    seqs &= ~UNEVEN;
     if (check != p->check || seqs != (uint32_t)p->seqs)
         return neb__fail(NEB_ERR_CONFIG,
                          "the teacher's site has drawn another batch: data, tokenizer, seed, train.tokens, "
@@ -256,7 +367,7 @@ neb_status neb__tutor_item_decode(const struct neb_tutor_shape *s, struct neb_tu
     if (!map) return corrupt("too short");
     for (int32_t q = 0; q < p->seqs; q++) p->seq[q].here = map[q / 8] >> q % 8 & 1;
     count_here(p, &targets, &rows);
-    if (s->k && targets) NEB_TRY(take_logits(s, p, targets, &r, room));
+    if (s->k && targets) NEB_TRY(take_logits(s, p, targets, uneven, &r, room));
     if (s->width && rows) NEB_TRY(take_hidden(s, p, rows, &r, room));
     return r.left ? corrupt("bytes after the end") : NEB_OK;
 }

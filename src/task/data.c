@@ -207,16 +207,30 @@ static neb_status settle_file(struct neb_data *d, const char *folder)
     return NEB_OK;
 }
 
-/* A model that starts from another, or is taught by it, has its texts in the same frame. Ours with tags or without them
- * are as the job's languages demand. The folder may be on another site only. */
+/* A teacher with another tokenizer has a frame of its own. */
+static neb_status shares_frame(const struct neb_data *d, const struct neb_model_yaml *f, bool *shares)
+{
+    struct neb_tok *tok = NULL;
+    *shares = f->frame && *f->frame;
+    if (d->job->init.from || !*shares || !f->tokenizer) return NEB_OK;
+    NEB_TRY(neb__folder_tokenizer(f, &tok));
+    *shares = neb__hash_equal(neb__tok_hash(tok), neb__tok_hash(d->tok));
+    neb__tok_close(tok);
+    return NEB_OK;
+}
+
+/* A model that starts from another, or is taught by it in the same tokens, has its texts in the same frame. Ours with tags or
+ * without them are as the job's languages demand. The folder may be on another site only. */
 static neb_status find_frame(struct neb_data *d, const char *folder)
 {
     char path[NEB_MODEL_PATH + 32];
     struct neb_model_yaml f;
+    bool shares = false;
     snprintf(path, sizeof path, "%s/model.yaml", folder);
     if (d->job->objective->sides < 2 || access(path, F_OK)) return NEB_OK;
     NEB_TRY(neb__model_yaml_read(folder, &f));
-    neb_status status = f.frame && *f.frame ? neb__folder_frame(&f, &d->frame) : NEB_OK;
+    neb_status status = shares_frame(d, &f, &shares);
+    if (status == NEB_OK && shares) status = neb__folder_frame(&f, &d->frame);
     neb__model_yaml_free(&f);
     return status;
 }
@@ -231,13 +245,11 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
     char folder[NEB_MODEL_PATH + 1];
     struct stat st;
     bool known = neb__list_part(folders, 0, folder, sizeof folder);
-    if (t->frame)
-        d->frame = neb__frame_named(t->frame);
-    else if (known)
-        NEB_TRY(find_frame(d, folder));
+    if (t->own && !t->file) folders = NULL;
+    if (t->frame) d->frame = neb__frame_named(t->frame);
     if (t->file)
         NEB_TRY(settle_file(d, known ? folder : NULL));
-    else if (known)
+    else if (folders)
         NEB_TRY(tokenizer_of(d, folder));
     else
         snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);
@@ -246,6 +258,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
         if (stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
     }
     NEB_TRY(neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok));
+    if (!t->frame && known) NEB_TRY(find_frame(d, folder));
     return t->file || folders ? NEB_OK : check_options(d);
 }
 
@@ -477,8 +490,8 @@ static neb_status collect(const struct neb_data *d, const char *use, struct neb_
         lang_of(c, 0, lang[0]);
         lang_of(c, 1, lang[1]);
         struct neb_source s = {.set = d->set[i], .weight = c->weight, .flip = c->flip};
-        s.lang[0] = lang_index(d, lang[0]);
-        s.lang[1] = is_pair(c) ? lang_index(d, lang[1]) : 0;
+        s.lang[0] = lang_index(d, lang[is_pair(c) && c->flip]);
+        s.lang[1] = is_pair(c) ? lang_index(d, lang[!c->flip]) : 0;
         NEB_TRY(frame_of(d, c, &s.frame));
         list[n++] = s;
     }

@@ -30,6 +30,7 @@ static neb_status open_teachers(struct neb_distill *d, const struct neb_data *da
     struct neb_teacher_config c = {.k = (int32_t)j->top_k,
                                    .threads = (int)data->job->train.threads,
                                    .tok = data->tok,
+                                   .data = data,
                                    .sides = data->job->objective->sides,
                                    .max_len = data->job->train.max_len};
     if (links) d->logits = links->logits, d->hidden = links->hidden;

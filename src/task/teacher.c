@@ -222,9 +222,24 @@ static neb_status open_teacher(struct teacher *c, neb_device *device, const stru
     return make_room(c, device, limits);
 }
 
+static neb_status same_tokenizer(const struct neb_teacher_config *cfg, bool *same)
+{
+    struct neb_model_yaml f;
+    struct neb_tok *tok = NULL;
+    NEB_TRY(neb__model_yaml_read(cfg->folder, &f));
+    neb_status status = neb__folder_tokenizer(&f, &tok);
+    if (status == NEB_OK) *same = neb__hash_equal(neb__tok_hash(tok), neb__tok_hash(cfg->tok));
+    neb__tok_close(tok);
+    neb__model_yaml_free(&f);
+    return status;
+}
+
 neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config *cfg,
                              const struct neb_model_input_limits *limits, struct neb_teacher *out)
 {
+    bool same = true;
+    if (cfg->logits && cfg->data) NEB_TRY(same_tokenizer(cfg, &same));
+    if (!same) return neb__teacher_across_open(device, cfg, limits, out);
     struct teacher *c = NEB_NEW(struct teacher);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher");
     c->wants_logits = cfg->logits;

@@ -4,6 +4,7 @@
 #define NEB_TASK_TEACHER_H
 
 #include "nn/model_input.h"
+#include "task/data.h"
 #include "task/step_links.h"
 #include "text/tokenizer.h"
 
@@ -12,12 +13,15 @@ struct neb_teacher_config {
     bool logits;               /* else hidden states */
     int32_t k;                 /* logits a row */
     int threads;               /* for choosing the likeliest */
-    const struct neb_tok *tok; /* the student's: the teacher's must be the same */
-    int sides;                 /* of the batches */
-    int64_t max_len;           /* of their sequences */
+    const struct neb_tok *tok; /* the student's */
+    const struct neb_data
+        *data; /* the student's text, for a teacher with another tokenizer; NULL: it must have the same */
+    int sides; /* of the batches */
+    int64_t max_len; /* of their sequences */
 };
 
-/* limits: the largest batch it will be asked about. Owes a close.
+/* limits: the largest batch it will be asked about. Owes a close. A teacher with another tokenizer is
+ * asked about the same text in its own tokens (teacher_across.c).
  *   NEB_ERR_CONFIG: another tokenizer, or a model that cannot read such batches; and those of the engine */
 neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config *c,
                              const struct neb_model_input_limits *limits, struct neb_teacher *out);
@@ -28,6 +32,10 @@ neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config
 enum { NEB_TEACHERS_MAX = 16 };
 neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teacher_config *c,
                                       const struct neb_model_input_limits *limits, struct neb_teacher *out);
+
+/* teacher_across.c; only for a folder with another tokenizer. */
+neb_status neb__teacher_across_open(neb_device *device, const struct neb_teacher_config *c,
+                                    const struct neb_model_input_limits *limits, struct neb_teacher *out);
 
 /* A packed batch as a model's input. */
 struct neb_model_input_data neb__model_input_of(const struct neb_batch *b);

@@ -79,7 +79,7 @@ void world_open(struct world *w, const char *text, const struct neb_step_links *
 
 void world_open_words(struct world *w, const char *text, const char *words)
 {
-    char copy[500], *list[16], *rest;
+    char copy[800], *list[16], *rest;
     int n = 0;
     snprintf(copy, sizeof copy, "%s", words);
     for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
