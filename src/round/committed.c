@@ -503,10 +503,10 @@ void neb__core_capture_due(struct neb_round *r)
         /* A paused site makes no steps: its work must go out, or nothing would ever end the pause. */
         bool due = r->steps - cell->since >= (int64_t)r->interval || (r->paused && r->steps > cell->base);
         if (r->ending) due = !cell->clean;
-        if (r->cfg.secure && (r->ending || r->paused))
-            due = true; /* a sum needs those with nothing to say, too */
         if (r->cfg.secure && !neb__sum_captures(r, f)) due = false;
-        if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
+        if (r->capturing[f] || !capture_ready(r, c0, c1)) continue;
+        if (r->cfg.secure && neb__sum_idles(r, c0, c1)) due = false;
+        if (!due) continue;
         struct neb_action *a = neb__core_act(r, NEB_ACT_CAPTURE);
         a->c0 = c0, a->c1 = c1;
         a->k = r->own_k = r->next_k++;

@@ -520,6 +520,8 @@ bool neb__sum_follows(const struct neb_round *r, const struct neb_record *rec);
 void neb__sum_committed(struct neb_round *r, const struct neb_record *rec);
 void neb__sum_tick(struct neb_round *r);
 bool neb__sum_captures(const struct neb_round *r, uint32_t f);
+bool neb__sum_idles(struct neb_round *r, uint32_t c0, uint32_t c1); /* it has nothing to contribute */
+bool neb__sum_too_few_left(const struct neb_round *r);
 void neb__sum_captured(struct neb_round *r, uint32_t f, neb_status status);
 void neb__sum_event(struct neb_round *r, const struct neb_event *ev);
 void neb__sum_lead(struct neb_round *r, uint32_t f);

@@ -542,6 +542,7 @@ static bool try_end(struct neb_round *r)
 {
     bool everybody = false;
     bool in = r->ending && all_clean(r, &everybody), over = neb__end_over(r);
+    if (!in && neb__sum_too_few_left(r)) in = true;
     if (r->ended || (r->ending && (r->commit != r->head || !(in || over)))) return false;
     if (r->ending && neb__sum_under_way(r)) return false; /* every attempt ends: the leader makes it void */
     bool done = r->done && (!r->cfg.token_target || neb__core_quorum(r, done_voters(r)));

@@ -13,7 +13,8 @@
  * with other updates: the difference of two sums is an update.
  *
  * Thresholds. Of n sites that train f may lie: a third of the others, at least one. Honest members reveal one share a contributor and
- * liars two, so at most n + f; with 2t > n + f nobody gets t of both. A sum has at least max(3, t, f + 2) updates.
+ * liars two, so at most n + f; with 2t > n + f nobody gets t of both. A sum has at least max(3, t, f + 2) updates, and all of them
+ * hold work: a site without a step since its last update has nothing that could hide another's.
  *
  * The core knows names, hashes and seeds, never masks: the driver makes offers and updates, gathers shares and computes sums.
  *
@@ -90,6 +91,12 @@ static bool opens_rightly(const struct neb_round *r, const struct neb_core_sum *
     return true;
 }
 
+/* An update without a step in it hides nobody else's: a sum of it and one other is that other. */
+static bool holds_nothing(uint32_t tau)
+{
+    return !tau && !NEB_MUTANT(sum_of_nothing);
+}
+
 static bool survives_rightly(const struct neb_round *r, const struct neb_core_sum *s,
                              const struct neb_record *rec)
 {
@@ -98,7 +105,8 @@ static bool survives_rightly(const struct neb_round *r, const struct neb_core_su
     if ((int)rec->updates < neb__sum_least(training(r))) return false;
     for (uint32_t i = 0; i < rec->updates; i++) {
         const struct neb_named *p = &rec->update[i];
-        if (!neb__record_contributor(open, p->site) || p->reject || p->b != rec->v) return false;
+        if (!neb__record_contributor(open, p->site) || p->reject || p->b != rec->v || holds_nothing(p->tau))
+            return false;
     }
     return true;
 }
@@ -242,6 +250,17 @@ void neb__sum_tick(struct neb_round *r)
     }
 }
 
+/* A site that has made no step since its last update of the fragment contributes nothing; at the end it is through. */
+bool neb__sum_idles(struct neb_round *r, uint32_t c0, uint32_t c1)
+{
+    if (!holds_nothing((uint32_t)(r->steps - r->cell[c0].base))) return false;
+    for (uint32_t c = c0; r->ending && c < c1; c++) {
+        if (!r->cell[c].clean) r->report_due = true;
+        r->cell[c].clean = true;
+    }
+    return true;
+}
+
 /* Whether an update of the fragment may be captured now: this site contributes to the attempt under way, and has not yet. */
 bool neb__sum_captures(const struct neb_round *r, uint32_t f)
 {
@@ -279,24 +298,40 @@ void neb__sum_event(struct neb_round *r, const struct neb_event *ev)
 
 /* ---- the leader ---------------------------------------------------------------------------------------- */
 
-/* The sites that are waited for: they train and are in reach. */
-static uint64_t expected(const struct neb_round *r)
+/* The sites that are waited for: they train, are in reach and, at the end, have something left to send. */
+static uint64_t expected(const struct neb_round *r, uint32_t c0)
 {
     uint64_t set = 0;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         bool contributes = i == r->self ? neb__core_caught_up(r) : r->peer[i].contributes;
-        if ((r->roster.trains & neb__bit(i)) && neb__lead_live(r, i) && contributes) set |= neb__bit(i);
+        bool clean = r->ending && (i == r->self ? r->cell[c0].clean : r->peer[i].clean);
+        if ((r->roster.trains & neb__bit(i)) && neb__lead_live(r, i) && contributes && !clean)
+            set |= neb__bit(i);
     }
     return set;
 }
 
-/* At the end: nobody in reach has anything left to send. Until then the others help with what is in their codes still. */
 static bool all_sent(const struct neb_round *r, uint32_t c0)
 {
-    uint64_t left = r->ending ? expected(r) : 0;
+    return r->ending && !expected(r, c0);
+}
+
+/* At the end too few sites are left with work that could hide each other's. */
+bool neb__sum_too_few_left(const struct neb_round *r)
+{
+    for (uint32_t f = 0; f < r->cfg.fragments; f++)
+        if (__builtin_popcountll(expected(r, neb__core_fragment_first(r, f))) >= neb__sum_least(training(r)))
+            return false;
+    return r->sum && r->ending;
+}
+
+/* With how many of the set this site has not shared, or they not with it: whoever deals badly to several is found here, not those. */
+static int lacking(const struct neb_core_sum *s, uint64_t set, unsigned site)
+{
+    uint64_t lacks = set & ~neb__bit(site) & ~s->offer[site].shared;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (i == r->self ? r->cell[c0].clean : r->peer[i].clean) left &= ~neb__bit(i);
-    return r->ending && !left;
+        if (i != site && (set & neb__bit(i)) && !(s->offer[i].shared & neb__bit(site))) lacks |= neb__bit(i);
+    return __builtin_popcountll(lacks);
 }
 
 /* The greatest set that is found quickly of sites that have shared with each other, of those in `among`. */
@@ -312,7 +347,7 @@ static uint64_t offered(const struct neb_round *r, const struct neb_core_sum *s,
         int most = 0;
         for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
             if (!(set & neb__bit(i))) continue;
-            int lacks = __builtin_popcountll(set & ~neb__bit(i) & ~s->offer[i].shared);
+            int lacks = lacking(s, set, i);
             if (lacks > most) most = lacks, worst = i;
         }
         if (worst == NEB_NO_SITE) return set;
@@ -328,7 +363,8 @@ static bool waited(struct neb_round *r, struct neb_core_sum *s, int64_t ms)
 
 static void lead_open(struct neb_round *r, struct neb_core_sum *s, uint32_t c0, uint32_t c1)
 {
-    uint64_t v = r->cell[c0].v_log, set = offered(r, s, v, expected(r)), missing = expected(r) & ~set;
+    uint64_t v = r->cell[c0].v_log, in_reach = expected(r, c0), set = offered(r, s, v, in_reach),
+             missing = in_reach & ~set;
     int n = __builtin_popcountll(set);
     if (neb__end_over(r) || n < neb__sum_least(training(r)) || all_sent(r, c0)) {
         s->since = 0;
@@ -369,8 +405,8 @@ static bool eligible(const struct neb_round *r, const struct neb_core_sum *s, co
     const struct neb_update_header *h = &p->header;
     if (!p->held || p->used || h->c0 != c0 || h->kind != NEB_UPDATE_MASKED || h->attempt != s->attempt)
         return false;
-    return h->b == r->cell[c0].v_log && neb__record_contributor(open_of(r, s), h->site) &&
-           neb__core_quorum(r, p->have);
+    return h->b == r->cell[c0].v_log && !holds_nothing(h->tau) &&
+           neb__record_contributor(open_of(r, s), h->site) && neb__core_quorum(r, p->have);
 }
 
 /* The sites that have offered themselves for the next attempt: they are out of the present one. */
@@ -394,11 +430,11 @@ static void lead_survivors(struct neb_round *r, struct neb_core_sum *s, uint32_t
             came |= neb__bit(r->update[i].header.site);
         }
     for (uint32_t i = 0; i < open->contributors; i++) all |= neb__bit(open->contributor[i].site);
-    may_come = expected(r) & all & ~came & ~out_of(r, s);
+    may_come = expected(r, c0) & all & ~came & ~out_of(r, s);
     int least = neb__sum_least(training(r)), ready = __builtin_popcountll(came);
     bool hopeless = ready + __builtin_popcountll(may_come) < least;
     /* Those that are here and those that are out of this attempt could make another one without the sites that are waited for. */
-    bool better = ready < least && __builtin_popcountll(came | (expected(r) & out_of(r, s))) >= least;
+    bool better = ready < least && __builtin_popcountll(came | (expected(r, c0) & out_of(r, s))) >= least;
     if (!hopeless && !better) s->since = 0;
     if ((hopeless || better) && waited(r, s, r->cfg.round_ms + r->cfg.grace_ms)) {
         propose_void(r, s, c0, c1);

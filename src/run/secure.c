@@ -77,7 +77,8 @@ void neb__sum_attempt_forget(struct neb_sum_attempt *a)
     a->attempt = 0;
     a->missed_at = 0;
     a->keyed = a->used = false;
-    a->dealt = a->revealed = 0;
+    a->dealt = a->revealed = a->revealed_set = 0;
+    a->threshold = 0;
 }
 
 void neb__sums_close(neb_session *s)
@@ -228,6 +229,7 @@ static neb_status make_keys(neb_session *s, struct neb_sum_attempt *a, uint32_t 
     (void)take_keys(a, &k);
     a->keyed = true;
     a->keyed_at = neb__now_ns();
+    a->threshold = neb__sum_threshold(__builtin_popcountll(roster(s).trains));
     return NEB_OK;
 }
 
@@ -313,17 +315,40 @@ static neb_status deal(neb_session *s, struct neb_sum_attempt *a, uint64_t set, 
     return status;
 }
 
-/* Deals when everybody's keys are here, or those of enough sites for a while; anew when there are more. */
+void neb__sums_avoid(neb_session *s, struct neb_sum_attempt *a, unsigned site, int seconds, const char *why)
+{
+    char name[NEB_NAME_SIZE];
+    if (site >= NEB_SITES_MAX || site == s->self) return;
+    neb__members_name(&s->members, (uint16_t)site, name);
+    neb__warn("site '%s' %s: secure sums go on without one of the two for %d seconds", name, why, seconds);
+    neb__news_add(s, "named", "%s %s", name, why);
+    a->avoided[site] = neb__now_ns() + seconds * second;
+}
+
+/* The sites that this one deals to. If too few are left without those it avoids, nothing is gained by avoiding them. */
+static uint64_t partners(const struct neb_sum_attempt *a, uint64_t trains)
+{
+    const int64_t now = neb__now_ns();
+    uint64_t set = trains;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (now < a->avoided[i]) set &= ~neb__bit(i);
+    return __builtin_popcountll(set) < neb__sum_least(__builtin_popcountll(trains)) ? trains : set;
+}
+
+/* Deals when everybody's keys are here, or those of enough sites for a while; anew when there are more. Two dealings of one secret hide
+ * it as well as one does, as long as both need the same number of shares: for another roster the secrets are made anew. */
 static void deal_if_due(neb_session *s, struct neb_sum_attempt *a)
 {
     const uint64_t trains = roster(s).trains;
+    const uint64_t may = partners(a, trains);
     uint64_t set = 0;
     struct neb_round_attempt now;
     if (!a->keyed || !neb__round_attempt(s->core, a->c0, &now) || now.open) return;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if ((trains & neb__bit(i)) && a->keys[i].attempt) set |= neb__bit(i);
+        if ((may & neb__bit(i)) && a->keys[i].attempt) set |= neb__bit(i);
     int sites = __builtin_popcountll(trains);
-    bool all = set == trains, late = neb__now_ns() - a->keyed_at > 3 * second;
+    bool all = set == may, late = neb__now_ns() - a->keyed_at > 3 * second;
+    if (a->threshold != neb__sum_threshold(sites)) return;
     if (set == a->dealt || __builtin_popcountll(set) < neb__sum_least(sites) || !(all || late)) return;
     struct neb_sum_offer *o = NEB_NEW(struct neb_sum_offer);
     struct neb_buf b;
@@ -344,6 +369,9 @@ static void deal_if_due(neb_session *s, struct neb_sum_attempt *a)
 static void begin(neb_session *s, struct neb_sum_attempt *a)
 {
     uint32_t weight = weight_now(s);
+    int threshold = neb__sum_threshold(__builtin_popcountll(roster(s).trains));
+    if (a->keyed && !a->used && a->attempt == a->asked && a->threshold != threshold)
+        neb__sum_attempt_forget(a);
     if (a->keyed && a->attempt == a->asked && a->version == a->asked_version) return;
     if (!weight || !belongs(s, a, a->asked, a->asked_version))
         return; /* later: before the first step nobody knows */
@@ -444,7 +472,7 @@ static enum joined join_one(struct neb_sum_attempt *a, const struct neb_record *
     for (int first = 0; first + t <= n; first++)
         if (neb__shares_join(share + first, t, seed) == NEB_OK &&
             neb__hash(seed, NEB_SEED_SIZE, &h) == NEB_OK && neb__hash_equal(&h, neb__sum_seed_hash(who, c)))
-            return JOIN_DONE;
+            return survives || neb__sums_key_fits(c, seed) ? JOIN_DONE : JOIN_BROKEN;
     return known ? JOIN_BROKEN : JOIN_WAITS;
 }
 
@@ -501,7 +529,15 @@ static void say_reveal(neb_session *s, const struct neb_reveal *r)
     neb__buf_free(&b);
 }
 
-/* For one SURVIVORS record in an attempt, and never for another: it is on disk before the first share leaves. */
+static uint64_t sites_in(const struct neb_record *who)
+{
+    uint64_t set = 0;
+    for (uint32_t i = 0; i < who->updates; i++) set |= neb__bit(who->update[i].site);
+    return set;
+}
+
+/* For one set of survivors in an attempt, and never for another, whatever becomes of the log (an operator can force one onto the sites
+ * that are left): it is on disk before the first share leaves. */
 void neb__sums_reveal(neb_session *s, uint64_t index)
 {
     const struct neb_record *who = neb__round_record(s->core, index);
@@ -516,11 +552,12 @@ void neb__sums_reveal(neb_session *s, uint64_t index)
                   index);
         return;
     }
-    if (a->revealed && a->revealed != index) return;
+    if (a->revealed && a->revealed_set != sites_in(who)) return;
     a->revealed = index;
+    a->revealed_set = sites_in(who);
     if (neb__sums_keep(s, a, open) != NEB_OK) {
         neb__warn("no shares are revealed, since the disk does not take a note of it: %s", neb_last_error());
-        a->revealed = 0;
+        a->revealed = a->revealed_set = 0;
         return;
     }
     struct neb_reveal *r = NEB_NEW(struct neb_reveal);
@@ -535,6 +572,13 @@ void neb__sums_reveal(neb_session *s, uint64_t index)
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
+
+/* Keys without a key: their site is out of the attempt before this one, and has not heard that it is over. */
+static bool says_out(const struct neb_sum_keys *k)
+{
+    static const uint8_t none[NEB_MASK_KEY];
+    return !memcmp(k->seal, none, sizeof none) || !memcmp(k->mask, none, sizeof none);
+}
 
 static void heard_keys(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
 {
@@ -557,7 +601,7 @@ static void heard_keys(neb_session *s, uint16_t peer, const uint8_t *bytes, size
                                                  .offer = &nothing});
         return;
     }
-    if (now.open || !belongs(s, a, k.attempt, k.version) || !take_keys(a, &k)) return;
+    if (now.open || says_out(&k) || !belongs(s, a, k.attempt, k.version) || !take_keys(a, &k)) return;
     if (a->keyed) say_keys(s, &a->keys[s->self], peer);
     deal_if_due(s, a);
 }

@@ -27,7 +27,11 @@ struct neb_sum_attempt {
     struct neb_buf offer[NEB_SITES_MAX]
                         [2]; /* the two newest of each site, signatures and all; the newest first */
     struct neb_contributor entry[NEB_SITES_MAX];
-    uint64_t revealed; /* for this SURVIVORS record this site has revealed its shares */
+    uint64_t revealed;     /* for this SURVIVORS record this site has revealed its shares … */
+    uint64_t revealed_set; /* … which named these sites: own seeds of them, mask keys of the others */
+    int threshold;         /* of the roster that its secrets are dealt to; 0: not keyed */
+    uint8_t avoided
+        [NEB_SITES_MAX]; /* attempts for which these sites get no shares: what they dealt was of no use */
     struct neb_reveal *reveal[NEB_SITES_MAX]; /* what the members have revealed for it; NULL: nothing yet */
     bool joined;
     uint8_t seed[NEB_SITES_MAX][NEB_SEED_SIZE];
@@ -62,6 +66,11 @@ bool neb__sums_named_offer(const struct neb_sum_attempt *a, const struct neb_con
 /* This site's shares of the contributor's secrets, unsealed and checked. */
 bool neb__sums_shares(const neb_session *s, const struct neb_sum_attempt *a, const struct neb_sum_offer *o,
                       uint8_t own[NEB_SHARE_SIZE], uint8_t pair[NEB_SHARE_SIZE]);
+
+/* What this contributor dealt was of no use: for a while it gets no shares, so that the two are not in one attempt again. */
+void neb__sums_avoid(neb_session *s, struct neb_sum_attempt *a, unsigned site, int seconds, const char *why);
+/* The mask key that members revealed of a site is the one whose public half stands in OPEN. */
+bool neb__sums_key_fits(const struct neb_contributor *c, const uint8_t secret[NEB_SEED_SIZE]);
 
 /* ---- secure_keep.c ------------------------------------------------------------------------------------- */
 

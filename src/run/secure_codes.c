@@ -20,6 +20,10 @@
 #include <string.h>
 
 enum { MAGIC = 'M', HEAD = 4 };
+enum {
+    BAD_S = 300,
+    LATE_S = 20
+}; /* seconds for which a site is avoided: its shares are bad, its offer does not come */
 
 /* ---- sizes and weights --------------------------------------------------------------------------------- */
 
@@ -109,15 +113,21 @@ static neb_status masks_for(neb_session *s, struct neb_sum_attempt *a, const str
     neb_status status = o ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for masks");
     for (uint32_t i = 0; status == NEB_OK && i < open->contributors; i++) {
         const struct neb_contributor *c = &open->contributor[i];
-        if (!neb__sums_named_offer(a, c, o) || !neb__sums_shares(s, a, o, own, pair)) {
+        bool named = neb__sums_named_offer(a, c, o); /* false: the leader wrote another offer into OPEN */
+        if (!named || !neb__sums_shares(s, a, o, own, pair)) {
+            const struct neb_offer_entry *e = named ? neb__offer_entry(o, s->self) : NULL;
+            if (e && !memcmp(e->keys, a->keys_id[s->self], NEB_KEYS_ID))
+                neb__sums_avoid(s, a, c->site, BAD_S, "dealt this site shares that it cannot use");
             status = neb__quiet(NEB_ERR_STATE, "no valid share of site %u is here", c->site);
             break;
         }
         mask[i].minus = c->site < s->self;
         if (c->site == s->self)
             memcpy(mask[i].seed, a->own, NEB_MASK_KEY);
-        else if (pair_seed(a->mask.secret, c->key, &a->id, s->self, c->site, mask[i].seed) != NEB_OK)
+        else if (pair_seed(a->mask.secret, c->key, &a->id, s->self, c->site, mask[i].seed) != NEB_OK) {
+            neb__sums_avoid(s, a, c->site, BAD_S, "offered a key that gives no secret");
             status = neb__quiet(NEB_ERR_STATE, "the key of site %u gives no secret", c->site);
+        }
     }
     OPENSSL_cleanse(own, sizeof own);
     OPENSSL_cleanse(pair, sizeof pair);
@@ -125,7 +135,7 @@ static neb_status masks_for(neb_session *s, struct neb_sum_attempt *a, const str
     return status;
 }
 
-static neb_status all_offers_here(struct neb_sum_attempt *a, const struct neb_record *open)
+static neb_status all_offers_here(neb_session *s, struct neb_sum_attempt *a, const struct neb_record *open)
 {
     static const double patience_s = 10;
     uint32_t i = 0;
@@ -133,6 +143,9 @@ static neb_status all_offers_here(struct neb_sum_attempt *a, const struct neb_re
     if (i == open->contributors) return NEB_OK;
     if (!a->missed_at) a->missed_at = neb__now_ns();
     bool late = neb__seconds_since(a->missed_at) > patience_s;
+    if (late)
+        neb__sums_avoid(s, a, open->contributor[i].site, LATE_S,
+                        "has made an offer that does not reach this site");
     return neb__quiet(late ? NEB_ERR_STATE : NEB_ERR_NOTFOUND, "the offer of site %u is not here",
                       open->contributor[i].site);
 }
@@ -182,7 +195,9 @@ neb_status neb__sums_mask(neb_session *s, struct neb_update_header *h, uint64_t 
         return neb__fail(NEB_ERR_INTERNAL, "no secure sum is open");
     if (a->attempt != open->attempt || a->version != open->v || !a->keyed || a->used)
         return neb__quiet(NEB_ERR_STATE, "this site has no secrets for the attempt, or has used them");
-    NEB_TRY(all_offers_here(a, open));
+    if (a->threshold != open->threshold)
+        return neb__quiet(NEB_ERR_STATE, "the secrets of this attempt are dealt for another roster");
+    NEB_TRY(all_offers_here(s, a, open));
     NEB_TRY(masks_for(s, a, open, mask));
     a->used = true; /* whatever happens now, these masks hide no second update */
     const int w = neb__mask_bits((int)open->contributors);
@@ -207,6 +222,22 @@ neb_status neb__sums_mask(neb_session *s, struct neb_update_header *h, uint64_t 
 }
 
 /* ---- unmasking ----------------------------------------------------------------------------------------- */
+
+bool neb__sums_key_fits(const struct neb_contributor *c, const uint8_t secret[NEB_SEED_SIZE])
+{
+    struct neb_mask_pair pair;
+    return neb__mask_pair_from(secret, &pair) == NEB_OK && !memcmp(pair.public, c->key, NEB_MASK_KEY);
+}
+
+/* A dealer may promise and deal a secret that is not that of its public key. The masks with it cannot be taken off then. */
+static bool keys_fit(const struct neb_record *open, const struct neb_record *rec)
+{
+    for (uint32_t i = 0; i < open->contributors; i++)
+        if (!neb__record_of(rec, open->contributor[i].site) &&
+            !neb__sums_key_fits(&open->contributor[i], rec->seed[i]))
+            return false;
+    return true;
+}
 
 /* The masks that are left in the sum: the own ones of the sites in it, and those with the sites that are not. */
 static neb_status masks_left(const struct neb_hash *genesis, const struct neb_record *open,
@@ -324,6 +355,12 @@ neb_status neb__unmask_open(const struct neb_outer *outer, const struct neb_infl
     if (status == NEB_OK && !mask) status = neb__fail(NEB_ERR_NOMEM, "out of memory for a secure sum");
     if (status == NEB_OK && (!rec->seeds || rec->seeds != open->contributors))
         status = neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " lacks the seeds of its sum", rec->index);
+    /* A leader that lies can have such a sum committed all the same. It is noise, and counts for nothing at every site. */
+    if (status == NEB_OK && !keys_fit(open, rec)) {
+        neb__free(mask);
+        out->factor = 0;
+        return NEB_OK;
+    }
     if (status == NEB_OK) status = add_codes(outer, rec, find, arg, out);
     if (status == NEB_OK) status = masks_left(genesis, open, rec, mask, &masks);
     if (status == NEB_OK) status = unmask_cells(outer, rec, mask, masks, out);

@@ -1,10 +1,10 @@
 /* secure_keep.c: what a start needs of an attempt at a secure sum that is under way, in `sum-<first cell>` beside the ledger:
  *
- *     u16 attempt, u64 version, u64 index of the SURVIVORS for which shares were revealed (0: none), three secrets of 32 bytes,
- *     u16 offers, then each offer that OPEN names: u32 length, bytes
+ *     u16 attempt, u64 version, u64 index of the SURVIVORS for which shares were revealed (0: none), u64 its sites, three secrets
+ *     of 32 bytes, u16 offers, then each offer that OPEN names: u32 length, bytes
  *
  * It is on disk before the masked update is, and again before a share leaves. So a site that was killed can still reveal its shares, does
- * not reveal any for a second record, and never makes a second update under the same masks. The file is removed when the attempt has ended. */
+ * not reveal any for a second set, and never makes a second update under the same masks. The file is removed when the attempt has ended. */
 #include "run/secure.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HEAD = 2 + 8 + 8 + 3 * NEB_MASK_KEY + 2 };
+enum { SECRETS = 2 + 8 + 8 + 8, HEAD = SECRETS + 3 * NEB_MASK_KEY + 2 };
 
 static void file_of(const struct neb_sum_attempt *a, char name[32])
 {
@@ -32,9 +32,10 @@ neb_status neb__sums_keep(neb_session *s, const struct neb_sum_attempt *a, const
     neb__put16(head, a->attempt);
     neb__put64(head + 2, a->version);
     neb__put64(head + 10, a->revealed);
-    memcpy(head + 18, a->seal.secret, NEB_MASK_KEY);
-    memcpy(head + 18 + NEB_MASK_KEY, a->mask.secret, NEB_MASK_KEY);
-    memcpy(head + 18 + 2 * NEB_MASK_KEY, a->own, NEB_MASK_KEY);
+    neb__put64(head + 18, a->revealed_set);
+    memcpy(head + SECRETS, a->seal.secret, NEB_MASK_KEY);
+    memcpy(head + SECRETS + NEB_MASK_KEY, a->mask.secret, NEB_MASK_KEY);
+    memcpy(head + SECRETS + 2 * NEB_MASK_KEY, a->own, NEB_MASK_KEY);
     neb__put16(head + HEAD - 2, offers);
     neb_status status = neb__buf_append(&b, head, sizeof head);
     for (uint32_t i = 0; status == NEB_OK && i < open->contributors; i++) {
@@ -72,12 +73,12 @@ static bool read_attempt(const neb_session *s, const struct neb_buf *b, uint16_t
     struct neb_reader in = {b->data, b->len, false};
     uint8_t id[NEB_HASH_SIZE + 14];
     uint16_t kept = neb__read16(&in);
-    uint64_t version = neb__read64(&in), revealed = neb__read64(&in);
+    uint64_t version = neb__read64(&in), revealed = neb__read64(&in), set = neb__read64(&in);
     const uint8_t *secrets = neb__read(&in, 3 * NEB_MASK_KEY);
     uint16_t offers = neb__read16(&in);
     if (in.bad || kept != attempt || offers > NEB_SITES_MAX) return false;
     neb__sum_attempt_forget(a);
-    a->attempt = attempt, a->version = version, a->revealed = revealed;
+    a->attempt = attempt, a->version = version, a->revealed = revealed, a->revealed_set = set;
     memcpy(id, s->genesis.b, NEB_HASH_SIZE);
     neb__put32(id + NEB_HASH_SIZE, a->c0);
     neb__put64(id + NEB_HASH_SIZE + 4, version);

@@ -10,6 +10,7 @@
  *   S3  an attempt is opened once, has survivors at most once, and ends once, as RESULT or as VOID; RESULT has the seeds that its OPEN
  *       promised; no sum has fewer than three updates
  *   S4  no two updates are made under one mask
+ *   S5  every update in a sum holds work, or the others in it would be hidden by fewer than they think
  *
  * Messages are lost and come late like all others; sites crash between any two steps and keep what a real site keeps. */
 #include "sim/world.h"
@@ -20,8 +21,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TURN_MS = 300, KEYS_MS = 1000, MISSED_MS = 3000 };
+enum { TURN_MS = 300, KEYS_MS = 1000, MISSED_MS = 3000, BAD_MS = 5000, LATE_MS = 1500 };
 enum kind { OWN, PAIR };
+enum { OUT = 1 }; /* the number of no secret: the sender is out of the attempt before this one */
 
 struct message {
     enum { KEYS, OFFER, REVEAL } type;
@@ -30,11 +32,12 @@ struct message {
     uint64_t version, number;           /* number: of the sender's secrets */
     uint64_t shared, numbers[SITES];    /* OFFER: who gets shares, and for which numbers of theirs */
     bool bad;                           /* OFFER: the dealer promises a secret that it does not deal */
+    uint64_t bad_for;                   /* OFFER: these cannot use the shares that they get */
     uint64_t index, mask, token[SITES]; /* REVEAL: of which contributors; the shares */
 };
 
 struct kept {
-    uint64_t version, number, revealed;
+    uint64_t version, number, revealed, revealed_set;
     uint16_t attempt;
 };
 
@@ -197,7 +200,12 @@ void neb__toy_sums_committed(struct neb_sim_world *w, const struct neb_record *r
     }
     if (survivors) {
         a->survivors = rec->index;
-        for (uint32_t i = 0; i < rec->updates; i++) a->set |= neb__bit(rec->update[i].site);
+        for (uint32_t i = 0; i < rec->updates; i++) {
+            a->set |= neb__bit(rec->update[i].site);
+            if (!rec->update[i].tau)
+                neb__oracle_violated(w, "S5: the update of site %u in record %llu holds no step",
+                                     rec->update[i].site, (unsigned long long)rec->index);
+        }
         return;
     }
     a->end = rec->index;
@@ -227,7 +235,10 @@ static bool belongs(struct neb_sim_node *n, struct neb_sim_sum *s, uint32_t c0, 
     uint16_t asked = s->asked;
     uint64_t asked_version = s->asked_version;
     int64_t turn_at = s->turn_at;
+    int64_t avoided[SITES];
+    memcpy(avoided, s->avoided, sizeof avoided);
     memset(s, 0, sizeof *s);
+    memcpy(s->avoided, avoided, sizeof avoided);
     s->c0 = c0, s->attempt = attempt, s->version = version;
     s->asked = asked, s->asked_version = asked_version, s->turn_at = turn_at;
     return true;
@@ -254,7 +265,7 @@ static void take_offer(struct neb_sim_world *w, struct neb_sim_node *n, struct n
                        const struct message *m, int from)
 {
     struct neb_sim_offer *list = s->offer[from],
-                         o = {.number = m->number, .shared = m->shared, .bad = m->bad};
+                         o = {.number = m->number, .shared = m->shared, .bad = m->bad, .bad_for = m->bad_for};
     struct neb_event ev = {.type = NEB_EV_OFFER,
                            .site = (uint16_t)from,
                            .cell = s->c0,
@@ -281,26 +292,39 @@ static void say_offer(struct neb_sim_world *w, struct neb_sim_node *n, const str
         .type = OFFER, .c0 = s->c0, .attempt = s->attempt, .version = s->version, .number = o->number};
     m->shared = o->shared;
     m->bad = o->bad;
+    m->bad_for = o->bad_for;
     memcpy(m->numbers, o->numbers, sizeof m->numbers);
     say(w, n, m);
+}
+
+static uint64_t partners(const struct neb_sim_world *w, const struct neb_sim_sum *s, uint64_t trains)
+{
+    uint64_t set = trains;
+    for (unsigned i = 0; i < SITES; i++)
+        if (w->now < s->avoided[i]) set &= ~neb__bit(i);
+    return __builtin_popcountll(set) < neb__sum_least(__builtin_popcountll(trains)) ? trains : set;
 }
 
 static void deal_if_due(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_sim_sum *s)
 {
     struct neb_round_attempt now;
     const uint64_t trains = roster_of(n).trains;
+    const uint64_t may = partners(w, s, trains);
     struct neb_sim_offer o = {.number = s->number};
     struct message m;
     if (!s->number || s->used || !neb__round_attempt(n->core, s->c0, &now) || now.open) return;
-    for (unsigned i = 0; i < SITES; i++)
-        if ((trains & neb__bit(i)) && s->keys[i]) o.shared |= neb__bit(i), o.numbers[i] = s->keys[i];
+    for (unsigned i = 0; i < SITES; i++) {
+        if ((may & neb__bit(i)) && s->keys[i]) o.shared |= neb__bit(i), o.numbers[i] = s->keys[i];
+    }
     int sites = __builtin_popcountll(trains);
     const struct neb_sim_offer *last = &s->offer[n->id][0];
     bool same = s->dealt == o.shared && !memcmp(last->numbers, o.numbers, sizeof o.numbers);
     if (same || __builtin_popcountll(o.shared) < neb__sum_least(sites) ||
-        (o.shared != trains && w->now < s->keyed_at + KEYS_MS))
+        (o.shared != may && w->now < s->keyed_at + KEYS_MS))
         return;
     o.bad = neb__sim_lies(w, n->id) && !w->healed && !draw(w, 4);
+    if (neb__sim_lies(w, n->id) && !w->healed && !draw(w, 2))
+        o.bad_for = draw(w, neb__bit(SITES)) & ~neb__bit((unsigned)n->id);
     s->dealt = o.shared;
     struct neb_sim_secret *secret = secret_of(w, s->number);
     if (secret) secret->dealt |= o.shared, secret->threshold = neb__sum_threshold(sites);
@@ -341,7 +365,7 @@ void neb__toy_sums_offer(struct neb_sim_world *w, struct neb_sim_node *n, const 
 
 static bool keep(struct neb_sim_node *n, const struct neb_sim_sum *s)
 {
-    struct kept k = {s->version, s->number, s->revealed, s->attempt};
+    struct kept k = {s->version, s->number, s->revealed, s->revealed_set, s->attempt};
     char name[32];
     snprintf(name, sizeof name, "sum-%u", s->c0);
     return neb__blob_save(&n->disk.disk, name, &k, sizeof k, true) == NEB_OK && !n->disk.dead;
@@ -358,7 +382,8 @@ static bool load(struct neb_sim_node *n, struct neb_sim_sum *s, uint16_t attempt
     if (ok) memcpy(&k, b.data, sizeof k);
     neb__buf_free(&b);
     if (!ok || k.attempt != attempt) return false;
-    s->attempt = k.attempt, s->version = k.version, s->number = k.number, s->revealed = k.revealed;
+    s->attempt = k.attempt, s->version = k.version, s->number = k.number;
+    s->revealed = k.revealed, s->revealed_set = k.revealed_set;
     s->used = true;
     return true;
 }
@@ -383,7 +408,10 @@ neb_status neb__toy_sums_use(struct neb_sim_world *w, struct neb_sim_node *n, co
     for (uint32_t i = 0; i < open->contributors && !again; i++) {
         const struct neb_sim_offer *o = offer_of(s, &open->contributor[i]);
         if (!o && !s->missed_at) s->missed_at = w->now;
-        if (!o) return w->now < s->missed_at + MISSED_MS ? NEB_ERR_NOTFOUND : NEB_ERR_STATE;
+        bool late = w->now >= s->missed_at + MISSED_MS, bad = o && (o->bad_for & neb__bit((unsigned)n->id));
+        if (open->contributor[i].site < SITES && (bad || (!o && late)))
+            s->avoided[open->contributor[i].site] = w->now + (bad ? BAD_MS : LATE_MS);
+        if (!o || bad) return late || bad ? NEB_ERR_STATE : NEB_ERR_NOTFOUND;
         if (o->numbers[n->id] != s->number || !neb__hash_equal(&o->entry.own, &open->contributor[i].own))
             return NEB_ERR_STATE;
     }
@@ -461,8 +489,10 @@ void neb__toy_sums_reveal(struct neb_sim_world *w, struct neb_sim_node *n, uint6
     if (!neb__record_contributor(open, (unsigned)n->id)) return;
     bool here = s->attempt == who->attempt && s->used;
     if (!here && !load(n, s, who->attempt)) return;
-    if (s->revealed && s->revealed != index && !NEB_MUTANT(reveal_early)) return;
-    s->revealed = index;
+    uint64_t set = 0;
+    for (uint32_t i = 0; i < who->updates; i++) set |= neb__bit(who->update[i].site);
+    if (s->revealed && s->revealed_set != set && !NEB_MUTANT(reveal_early)) return;
+    s->revealed = index, s->revealed_set = set;
     if (!keep(n, s)) return;
     neb__oracle_see(w, n);
     check_reveal(w, n, who);
@@ -489,7 +519,9 @@ static void heard_keys(struct neb_sim_world *w, struct neb_sim_node *n, struct n
                                            .offer = &nothing});
         return;
     }
-    if (now.open || !belongs(n, s, m->c0, m->attempt, m->version) || s->keys[from] == m->number) return;
+    if (now.open || m->number == OUT || !belongs(n, s, m->c0, m->attempt, m->version) ||
+        s->keys[from] == m->number)
+        return;
     s->keys[from] = m->number;
     if (s->number) say_keys(w, n, s, s->attempt, s->version, s->number);
     deal_if_due(w, n, s);
@@ -525,7 +557,7 @@ static void turn(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_sim
     if (!neb__round_attempt(n->core, s->c0, &now)) return;
     if (!now.survivors) s->joined = false;
     if (now.open && s->asked == next_of(now.attempt))
-        say_keys(w, n, s, s->asked, s->asked_version, 1); /* it is out of the present one */
+        say_keys(w, n, s, s->asked, s->asked_version, OUT); /* it is out of the present one */
     const struct neb_record *open = now.open ? neb__round_record(n->core, now.open) : NULL;
     const struct neb_contributor *own = open ? neb__record_contributor(open, (unsigned)n->id) : NULL;
     const struct neb_sim_offer *named = own && s->attempt == now.attempt ? offer_of(s, own) : NULL;

@@ -117,9 +117,11 @@ struct neb_sim_sum {
         uint64_t number, shared,
             numbers[SITES]; /* shared: sites with shares; numbers: for which secrets of theirs */
         bool bad;
+        uint64_t bad_for; /* these sites cannot use their shares */
         struct neb_contributor entry;
     } offer[SITES][2]; /* the two newest of each site */
-    uint64_t revealed;
+    uint64_t revealed, revealed_set;
+    int64_t avoided[SITES]; /* until then these sites get no shares */
     struct {
         uint64_t index, mask, token[SITES];
     } reveal[SITES];
