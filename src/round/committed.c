@@ -118,9 +118,8 @@ static void rewind_for(struct neb_round *r, const struct neb_core_cell *cell)
 static void start_fetching(struct neb_round *r, struct neb_core_cell *cell)
 {
     cell->fetching = true;
-    cell->fetch_tries = cell->untrusted = 0;
+    cell->fetch_tries = 0;
     cell->fetch_at = r->now;
-    cell->cell_index = 0;
     cell->asked = 0;
 }
 
@@ -131,6 +130,36 @@ static void stop_fetching(struct neb_round *r, struct neb_core_cell *cell)
     cell->fetching = false;
     cell->replay_until = r->now + 20 * r->cfg.fetch_ms;
     rewind_for(r, cell);
+}
+
+static void count_untrusted(struct neb_round *r)
+{
+    if (r->now - r->untrusted_at < r->cfg.fetch_ms) return; /* several at once are one */
+    r->untrusted++;
+    r->untrusted_at = r->now;
+}
+
+/* The cell is of the last record, so nobody has a newer one. It may only be that others have to get there, to sign. */
+static bool waits_for_root(struct neb_round *r, struct neb_core_cell *cell)
+{
+    if (!r->ended || !cell->cell_index || cell->cell_index < r->final_index || NEB_MUTANT(cells_in_vain))
+        return false;
+    count_untrusted(r);
+    cell->fetch_at = r->now + 2 * r->cfg.fetch_ms;
+    return true;
+}
+
+/* Cells came, and too few sites have signed a root: those that could are behind, too. What one cell shows holds for all of them, and
+ * each is large, so none is asked for again before updates were tried. */
+static bool roots_in_vain(struct neb_round *r)
+{
+    enum { IN_VAIN = 3 };
+    if (r->untrusted < IN_VAIN || r->applying || r->installing || r->rooting) return false;
+    for (uint32_t c = 0; c < r->cfg.cells; c++)
+        if (r->cell[c].fetching) stop_fetching(r, &r->cell[c]);
+    r->untrusted = 0;
+    r->replay_all = r->now + 20 * r->cfg.fetch_ms;
+    return true;
 }
 
 /* A cell is large: over a slow line it takes far longer than a question. So a peer is asked for few cells at
@@ -147,7 +176,7 @@ static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES
         cell->last_at = r->now;
         cell->fetch_from = (uint16_t)s;
         cell->asked |= neb__bit(s);
-        cell->untrusted += cell->cell_index != 0;
+        if (cell->cell_index) count_untrusted(r);
         cell->cell_index = 0;
         cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
         cell->fetch_tries++;
@@ -164,6 +193,7 @@ static void fetch_cells(struct neb_round *r)
 {
     uint8_t open[NEB_SITES_MAX] = {0};
     bool any = false;
+    if (!NEB_MUTANT(cells_in_vain) && roots_in_vain(r)) return;
     int64_t patience = 2 * r->cell_ms > 8 * r->cfg.fetch_ms ? 2 * r->cell_ms : 8 * r->cfg.fetch_ms;
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
         struct neb_core_cell *cell = &r->cell[c];
@@ -178,8 +208,9 @@ static void fetch_cells(struct neb_round *r)
         for (uint32_t c = 0; c < r->cfg.cells; c++) {
             struct neb_core_cell *cell = &r->cell[c];
             if (!cell->fetching || r->now < cell->fetch_at || (cell->asked != 0) != again) continue;
+            if (waits_for_root(r, cell)) continue;
             int most = 2 + 2 * __builtin_popcountll(r->roster.members);
-            if ((cell->fetch_tries > most || cell->untrusted > 2) && !cell->asked)
+            if (cell->fetch_tries > most && !cell->asked)
                 stop_fetching(r, cell);
             else
                 ask_for_cell(r, c, open);
@@ -235,8 +266,8 @@ void neb__core_fetch_tick(struct neb_round *r)
 static void install_if_trusted(struct neb_round *r, uint32_t c)
 {
     struct neb_core_cell *cell = &r->cell[c];
-    if (r->applying || r->installing || r->rooting || !cell->fetching || !cell->cell_index ||
-        cell->cell_index > r->commit || cell->cell_index > r->disk_head)
+    if (r->applying || r->installing || r->rooting || !cell->cell_index || cell->cell_index > r->commit ||
+        cell->cell_index > r->disk_head || cell->cell_version <= cell->v_app)
         return;
     bool wrong, trusted = neb__root_trusted(r, cell->cell_index, &cell->cell_root, &wrong);
     if (wrong && !NEB_MUTANT(trust_any_cell))
@@ -259,9 +290,10 @@ void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
     int64_t took = answer ? r->now - cell->last_at : 0;
     r->cell_ms = took > r->cell_ms * 7 / 8 ? took : r->cell_ms * 7 / 8;
     if (ev->site < NEB_SITES_MAX) cell->asked &= ~neb__bit(ev->site);
-    if (!cell->fetching) return;
-    cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* time for its root to become trusted */
-    if (ev->version <= cell->v_app) return;        /* the peer's is not newer */
+    if (cell->fetching)
+        cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* time for its root to become trusted */
+    cell->cell_index = 0;                              /* the driver keeps one, the last that came */
+    if (ev->version <= cell->v_app) return;            /* the peer's is not newer */
     cell->cell_root = ev->root;
     cell->cell_index = ev->index;
     cell->cell_version = ev->version;
@@ -271,6 +303,7 @@ void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
 void neb__core_installed(struct neb_round *r, const struct neb_event *ev)
 {
     r->installing = false;
+    r->untrusted = 0;
     if (ev->cell >= r->cfg.cells || ev->version <= r->cell[ev->cell].v_app) return;
     struct neb_core_cell *cell = &r->cell[ev->cell];
     cell->fetching = false;
@@ -366,7 +399,8 @@ static bool walk_round(struct neb_round *r, const struct neb_record *rec)
     for (uint32_t c = rec->c0; c < rec->c1; c++) {
         struct neb_core_cell *cell = &r->cell[c];
         if (!cell->fetching && cell->v_app == rec->v) {
-            bool far = cell->v_log > cell->v_app + r->cfg.staleness && r->now >= cell->replay_until;
+            bool far = cell->v_log > cell->v_app + r->cfg.staleness && r->now >= cell->replay_until &&
+                       r->now >= r->replay_all;
             if (far && cheaper_whole(r, c)) start_fetching(r, cell);
         }
         theta |= !cell->fetching && cell->v_app == rec->v;

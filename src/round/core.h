@@ -54,12 +54,12 @@ struct neb_core_cell {
     uint64_t v_app;  /* version of theta and m here */
     uint64_t v_site; /* the site's own updates in records below this version are merged */
     bool fetching, away;
-    int fetch_tries, untrusted; /* untrusted: it came, and too few sites had signed its root */
-    int64_t fetch_at;           /* when to ask again */
-    uint64_t asked;             /* peers that may be sending it */
-    int64_t asked_at;           /* when the first of them was asked */
-    int64_t last_at;            /* when fetch_from was asked */
-    int64_t replay_until;       /* fetching failed: until then updates are tried instead */
+    int fetch_tries;
+    int64_t fetch_at;     /* when to ask again */
+    uint64_t asked;       /* peers that may be sending it */
+    int64_t asked_at;     /* when the first of them was asked */
+    int64_t last_at;      /* when fetch_from was asked */
+    int64_t replay_until; /* fetching failed: until then updates are tried instead */
     uint16_t fetch_from;
     struct neb_boot_update open; /* the site's own open update; k 0: none */
     int64_t base;                /* the work since this inner step is uncommitted */
@@ -317,6 +317,8 @@ struct neb_round {
     struct neb_core_cell *cell;
     int64_t cell_ms; /* how long a cell takes to arrive, as far as seen */
     int64_t steps, last_commit_step, capture_retry;
+    int untrusted;   /* times that cells came since one was installed, and too few sites signed their roots */
+    int64_t untrusted_at, replay_all; /* the last of them; so until then updates are tried for all cells */
     uint32_t interval; /* inner steps between two captures here */
     uint64_t next_k, floor;
     uint64_t first_k; /* the first number of this life; 0: not known yet */
