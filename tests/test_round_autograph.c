@@ -129,10 +129,10 @@ static void a_leader_with_two_logs_is_convicted(void **state)
         struct neb_said b = says(&s, way == 5 ? NEB_SAID_STARTS : kind, 0, view, way == 2 ? 4 : 5, &other);
         if (way == 1 || way == 3) under_lapse(&s, &b, 3);
         if (way == 4) b.signature[3] ^= 1;
-        neb__autograph_heard(s.r, &a);
-        if (way == 3) neb__guilt_vote(s.r, &a);
+        neb__autograph_heard(s.r, &a, false);
+        if (way == 3) neb__guilt_vote(s.r, &a, false);
         assert_int_equal(s.r->guilty, 0);
-        neb__autograph_heard(s.r, &b);
+        neb__autograph_heard(s.r, &b, false);
         if (way == 3) (void)neb__guilt_compare(s.r, &b);
         assert_int_equal(s.r->guilty, way == 3 || way == 4 ? 0 : 1);
         solo_stop(&s);

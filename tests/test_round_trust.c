@@ -101,10 +101,10 @@ static void statements_convict(void **state)
         struct neb_said fair = votes_for(&s, 1, v + 640, v, 2, second);
         struct neb_said displaced = votes_for(&s, 1, v + 704, v, 1, &other); /* by a certificate */
         struct neb_said low = way < 2 ? votes(&s, 1, v + 640, v - 1) : votes_for(&s, 1, v + 640, v, 1, first);
-        neb__guilt_vote(s.r, &fair);
-        neb__guilt_vote(s.r, &displaced);
+        neb__guilt_vote(s.r, &fair, false);
+        neb__guilt_vote(s.r, &displaced, false);
         assert_true(neb__guilt_compare(s.r, &honest[1]) && !s.r->guilty);
-        neb__guilt_vote(s.r, &low);
+        neb__guilt_vote(s.r, &low, false);
         assert_true(neb__guilt_compare(s.r, &honest[1]));
         assert_int_equal(s.r->guilty, byzantine ? 0 : neb__bit(1));
     }

@@ -53,16 +53,17 @@ void neb__autograph_vote(const struct neb_round *r, uint64_t normal, struct neb_
         }
 }
 
-/* A voter shows the autograph of its log. An observer leads no view: with views of its own it would drive out what is kept of
+/* A voter shows the autograph of its log. Only voters lead views: others would fill with views of their own what is kept of
  * leaders. */
-void neb__autograph_heard(struct neb_round *r, const struct neb_said *s)
+void neb__autograph_heard(struct neb_round *r, const struct neb_said *s, bool shown)
 {
+    struct neb_members m;
     bool log = s->kind == NEB_SAID_HOLDS || s->kind == NEB_SAID_STARTS;
-    if (!log || (r->observers & neb__bit(s->site)) || s->site != neb__view_leader_of(s->view) ||
-        !neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal))
+    if (!log || !neb__roster_of(r, s->epoch, &m) || !(m.voters & neb__bit(s->site)) ||
+        s->site != neb__view_leader_of(s->view) || !neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal))
         return;
     (void)neb__guilt_compare(r, s);
-    neb__guilt_vote(r, s);
+    neb__guilt_vote(r, s, shown);
 }
 
 /* Two histories have come to light: the statements that are kept of leaders, newest first, and of voters go to everybody. One of
@@ -82,5 +83,5 @@ void neb__autograph_shown(struct neb_round *r, const struct neb_round_frame *f)
         if (f->said[i].kind == NEB_SAID_VOTES)
             neb__guilt_vote_shown(r, &f->said[i]);
         else
-            neb__autograph_heard(r, &f->said[i]);
+            neb__autograph_heard(r, &f->said[i], true);
 }

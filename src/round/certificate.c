@@ -170,6 +170,13 @@ static void lapse_bytes(const struct neb_hash *genesis, unsigned site, uint32_t 
     neb__put32(out + NEB_HASH_SIZE + 2, lapse);
 }
 
+uint32_t neb__lapse_limit(const struct neb_seal *seal, unsigned site, bool former)
+{
+    unsigned keys = seal->former_keys ? seal->former_keys(seal->arg, site) : 0;
+    if (former && keys) keys--;
+    return NEB_LAPSE_MAX - (NEB_LAPSE_MAX >> (keys < 15 ? keys + 1 : 16));
+}
+
 neb_status neb__lapse_sign(const struct neb_hash *genesis, const struct neb_seal *seal, unsigned site,
                            uint32_t lapse, uint8_t out[NEB_SEAL_SIZE])
 {
@@ -185,10 +192,11 @@ bool neb__lapse_genuine(const struct neb_hash *genesis, const struct neb_seal *s
     uint8_t b[LAPSE_SIGNED];
     lapse_bytes(genesis, site, lapse, b);
     if (NEB_MUTANT(trust_lapses)) return true;
+    if (!seal->verify || lapse > neb__lapse_limit(seal, site, false)) return false;
+    if (seal->verify(seal->arg, site, lapse_purpose, b, sizeof b, signature)) return true;
     /* A site that lost its folder and got a new key must not take numbers a second time. */
-    return seal->verify &&
-           (seal->verify(seal->arg, site, lapse_purpose, b, sizeof b, signature) ||
-            seal->verify(seal->arg, site | NEB_BY_FORMER, lapse_purpose, b, sizeof b, signature));
+    return lapse <= neb__lapse_limit(seal, site, true) &&
+           seal->verify(seal->arg, site | NEB_BY_FORMER, lapse_purpose, b, sizeof b, signature);
 }
 
 /* ---- quorums ------------------------------------------------------------------------------------------- */

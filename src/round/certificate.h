@@ -46,6 +46,12 @@ bool neb__said_get(struct neb_reader *in,
 /* Whether a statement in the list is void: another one of it shows a newer lapse of its author. */
 bool neb__said_void(const struct neb_said *all, int n);
 
+#define NEB_LAPSE_MAX 0xffffu /* 16 bits of an update's number */
+
+/* The highest lapse that a key of the site may sign: its present one, or one that was replaced (former). Each new key has half of
+ * the numbers that are left, so nobody can use up those of the keys that follow. */
+uint32_t neb__lapse_limit(const struct neb_seal *seal, unsigned site, bool former);
+
 /* A site's own word for its lapse: others pass it on. */
 neb_status neb__lapse_sign(const struct neb_hash *genesis, const struct neb_seal *seal, unsigned site,
                            uint32_t lapse, uint8_t out[NEB_SEAL_SIZE]);

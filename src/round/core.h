@@ -39,7 +39,6 @@ enum {
 };
 
 #define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above this site's own is ignored */
-#define NEB_LAPSE_MAX 0xffffu             /* 16 bits of an update's number */
 
 struct neb_core_entry {
     uint8_t *bytes;
@@ -109,9 +108,11 @@ struct neb_core_peer {
     bool contributes, clean, done, gone, rootless, in_view; /* in_view: acked is of the present view */
     uint64_t hello_nonce;                                   /* an answer is owed once the lapse is durable */
     uint32_t hello_lapse;
-    bool forgot;                      /* it remembers less than it has told others */
-    bool odd;                         /* its state root differs from a quorum's */
-    uint64_t applied, commit;         /* as it says */
+    bool forgot; /* it remembers less than it has told others */
+    bool odd;    /* its state root differs from a quorum's */
+    uint64_t roots_for,
+        roots_at;             /* records that were hashed for it, of late; up to which one that is counted */
+    uint64_t applied, commit; /* as it says */
     uint16_t knows[NEB_SITES_MAX];    /* lapses on its disk, as it says */
     struct neb_said *acks;            /* (2 * ACKS) its acknowledgements; NULL: none yet */
     int64_t raise_at, unbacked_until; /* when its higher view counts again; its log was asked for in vain */
@@ -227,7 +228,7 @@ struct neb_round {
     struct neb_certificate start_prepared; /* … of the log with which the present view began */
     struct neb_said
         heard_vote[VOTES_KEPT]; /* votes of late: one may contradict what its author acknowledged */
-    unsigned heard_votes;
+    unsigned heard_votes, heard_order[VOTES_KEPT]; /* ever kept; the number of each in that order */
     uint32_t vote_unsaved, vote_writing;
     struct neb_said autograph[AUTOGRAPHS],
         start_said;      /* leaders' signatures of their logs; start_said: of the
@@ -316,9 +317,9 @@ struct neb_round {
     bool applying, installing, rooting;
     struct neb_core_cell *cell;
     int64_t cell_ms; /* how long a cell takes to arrive, as far as seen */
-    int64_t steps, last_commit_step, capture_retry;
     int untrusted;   /* times that cells came since one was installed, and too few sites signed their roots */
     int64_t untrusted_at, replay_all; /* the last of them; so until then updates are tried for all cells */
+    int64_t steps, last_commit_step, capture_retry;
     uint32_t interval; /* inner steps between two captures here */
     uint64_t next_k, floor;
     uint64_t first_k; /* the first number of this life; 0: not known yet */
@@ -476,15 +477,15 @@ const struct neb_said *neb__autograph_of(const struct neb_round *r, const struct
                                          uint64_t last, const struct neb_hash *hash);
 void neb__autograph_keep(struct neb_round *r, const struct neb_said *s);
 void neb__autograph_vote(const struct neb_round *r, uint64_t normal, struct neb_round_frame *vote);
-void neb__autograph_heard(struct neb_round *r, const struct neb_said *s);
+void neb__autograph_heard(struct neb_round *r, const struct neb_said *s, bool shown);
 void neb__autograph_show(const struct neb_round *r, struct neb_round_frame *f);
 void neb__autograph_shown(struct neb_round *r, const struct neb_round_frame *f);
 
 /* guilt.c: of statements that came together, of one that came, of two certificates */
 void neb__guilt_look(struct neb_round *r, const struct neb_said *said, int n);
 bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s); /* false: it is not signed */
-void neb__guilt_vote(struct neb_round *r,
-                     const struct neb_said *vote); /* keeps a vote, or a start, that was checked */
+/* Keeps a vote, or a start, that was checked. */
+void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote, bool shown);
 /* Shows a site that greets what it has said and does not know any more; is shown it. */
 void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_frame *hello);
 void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own);
@@ -542,6 +543,7 @@ void neb__root_certify(struct neb_round *r, struct neb_round_frame *f, bool sign
 void neb__roots_pinged(struct neb_round *r, const struct neb_round_frame *f);
 bool neb__root_wanted(const struct neb_round *r);
 bool neb__root_signed(const struct neb_round *r, uint64_t index);
+void neb__root_lacks(struct neb_round *r, unsigned site, bool lacks); /* leader: the site says so */
 bool neb__root_needed(const struct neb_round *r); /* by a member that catches up; the leader knows */
 void neb__root_computed(struct neb_round *r, const struct neb_event *ev);
 bool neb__lead_live(const struct neb_round *r, unsigned site);

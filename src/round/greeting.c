@@ -92,9 +92,10 @@ static void greet_enough(struct neb_round *r)
 {
     if (r->greet_phase == 1) {
         r->greet_lapse = (r->greet_known > r->lapse[r->self] ? r->greet_known : r->lapse[r->self]) + 1;
-        if (r->greet_lapse > NEB_LAPSE_MAX) {
-            neb__core_halt(r, "this site has started 65,535 times, and the numbers of its updates are used "
-                              "up: let it leave the run and join it as a new site");
+        if (r->greet_lapse > neb__lapse_limit(&r->cfg.seal, r->self, false)) {
+            neb__core_halt(r,
+                           "the starts that this site's key is good for are used up, by 32,768 starts or by "
+                           "somebody who has the key: give the site a new one (nebula-i site rekey)");
             return;
         }
         if (neb__lapse_sign(&r->cfg.genesis, &r->cfg.seal, r->self, r->greet_lapse, r->greet_signature) !=

@@ -154,7 +154,30 @@ void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own)
     r->forgot = neb__said_genuine(own, &r->cfg.genesis, &r->cfg.seal);
 }
 
-void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote)
+/* Where the statement is kept: in a free place; in that of the oldest one of its author, who has its share; or of whoever has the
+ * most. So nobody drives out what is kept of others. VOTES_KEPT: nowhere. */
+static unsigned place_for(const struct neb_round *r, unsigned author, bool shown)
+{
+    unsigned voters = (unsigned)__builtin_popcountll(r->roster.voters),
+             share = VOTES_KEPT / (voters ? voters : 1);
+    unsigned kept_of[NEB_SITES_MAX] = {0}, at = VOTES_KEPT;
+    for (unsigned i = 0; i < VOTES_KEPT; i++)
+        if (r->heard_vote[i].kind) kept_of[r->heard_vote[i].site]++;
+    bool full = kept_of[author] >= share;
+    if (full && shown) return VOTES_KEPT;
+    unsigned most = kept_of[author];
+    for (unsigned i = 0; i < NEB_SITES_MAX && !full; i++) most = kept_of[i] > most ? kept_of[i] : most;
+    for (unsigned i = 0; i < VOTES_KEPT; i++) {
+        const struct neb_said *v = &r->heard_vote[i];
+        if (!v->kind && !full) return i;
+        if (!v->kind || (full ? v->site != author : kept_of[v->site] < most)) continue;
+        if (at == VOTES_KEPT || r->heard_order[i] < r->heard_order[at]) at = i;
+    }
+    return at;
+}
+
+/* shown: somebody shows it unasked. It was compared with everything, and takes no other's place. */
+void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote, bool shown)
 {
     for (int i = 0; i < VOTES_KEPT; i++) {
         const struct neb_said *v = &r->heard_vote[i];
@@ -163,8 +186,10 @@ void neb__guilt_vote(struct neb_round *r, const struct neb_said *vote)
             neb__hash_equal(&v->hash, &vote->hash))
             return;
     }
-    unsigned at = r->heard_votes++ % VOTES_KEPT;
+    unsigned at = place_for(r, vote->site, shown);
+    if (at == VOTES_KEPT) return;
     r->heard_vote[at] = *vote;
+    r->heard_order[at] = ++r->heard_votes;
     if (r->booted) r->vote_unsaved |= (uint32_t)1 << at; /* it goes to the disk with the next batch */
 }
 

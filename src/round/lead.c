@@ -242,7 +242,7 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round
     p->in_view = (f->flags & NEB_FLAG_NORMAL) && mine;
     neb__acks_heard(r, from, f);
     (void)neb__cert_take(r, &f->proof);
-    p->rootless = !(f->flags & NEB_FLAG_WHOLE);
+    neb__root_lacks(r, from, !(f->flags & NEB_FLAG_WHOLE));
     if (f->start) neb__root_reported(r, from, f);
     uint64_t refused = 0;
     for (int i = 0; i < f->items; i++) {

@@ -273,7 +273,7 @@ static void boot_statement(struct neb_round *r, uint8_t kind, const uint8_t *byt
     if (kind == NEB_EXTRA_AUTOGRAPH)
         neb__autograph_keep(r, &s);
     else
-        neb__guilt_vote(r, &s);
+        neb__guilt_vote(r, &s, false);
 }
 
 static void boot_extras(struct neb_round *r, const struct neb_round_boot *boot)

@@ -45,6 +45,7 @@ struct neb_seal {
                          const struct neb_order *o);
     bool (*has_operators)(void *arg, uint64_t set); /* whether the set is known */
     bool (*has_epoch)(void *arg, uint64_t epoch); /* whether the chain of rosters is known up to this epoch */
+    unsigned (*former_keys)(void *arg, unsigned site); /* how many keys it had before; a missing one: none */
 };
 
 enum neb_operator {

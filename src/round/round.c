@@ -341,6 +341,7 @@ static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
     if (!up || lost) return;
     r->peer[site].gone = false;
     r->peer[site].owed = 0;
+    r->peer[site].roots_at = r->commit;
     r->peer[site].applied = 0; /* it may have come back with an empty disk */
     memset(r->peer[site].knows, 0, sizeof r->peer[site].knows);
     r->peer[site].commit = 0;

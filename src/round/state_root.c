@@ -254,12 +254,36 @@ bool neb__root_signed(const struct neb_round *r, uint64_t index)
     return false;
 }
 
+enum { ROOTS_FOR = 512, ROOTS_PAUSE = 4, ROOTS_IN_A_ROW = 16 };
+
+/* A member says whether it catches up. While it does each record costs all sites the hash of a fragment, so these are counted. */
+void neb__root_lacks(struct neb_round *r, unsigned site, bool lacks)
+{
+    struct neb_core_peer *p = &r->peer[site];
+    uint64_t more = r->commit > p->roots_at ? r->commit - p->roots_at : 0;
+    if (more < ROOTS_PAUSE && lacks == p->rootless) return;
+    p->roots_at = r->commit;
+    if (p->rootless)
+        p->roots_for = p->roots_for + more < 2 * ROOTS_FOR ? p->roots_for + more : 2 * ROOTS_FOR;
+    else
+        p->roots_for -= more / ROOTS_PAUSE < p->roots_for ? more / ROOTS_PAUSE : p->roots_for;
+    p->rootless = lacks;
+}
+
+/* Who has been catching up for very long, or says so, gets a root of one record in four, several in a row: cells come with
+ * the root of the moment at which they are sent. */
+static bool gets_roots(const struct neb_round *r, const struct neb_core_peer *p)
+{
+    return p->rootless && (p->roots_for < ROOTS_FOR || r->commit / ROOTS_IN_A_ROW % ROOTS_PAUSE == 0);
+}
+
 bool neb__root_needed(const struct neb_round *r)
 {
     if (!neb__core_leads(r)) return r->roots_wanted;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s == r->self ? !r->whole
-                         : (r->roster.members & neb__bit(s)) && neb__lead_live(r, s) && r->peer[s].rootless)
+        if (s == r->self
+                ? !r->whole
+                : (r->roster.members & neb__bit(s)) && neb__lead_live(r, s) && gets_roots(r, &r->peer[s]))
             return true;
     return false;
 }

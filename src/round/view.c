@@ -245,10 +245,10 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
         r->start_prepared = f->prepared;
         r->start_said = f->said[0];
         (void)neb__guilt_compare(r, &f->said[0]);
-        neb__guilt_vote(r, &f->said[0]);
+        neb__guilt_vote(r, &f->said[0], false);
         for (int i = 1; i < f->saids; i++) {
             (void)neb__guilt_compare(r, &f->said[i]);
-            neb__guilt_vote(r, &f->said[i]);
+            neb__guilt_vote(r, &f->said[i], false);
         }
     }
     if (f->view > r->view || (r->leader != from && r->state != NEB_ROUND_SYNC)) neb__view_follow(r, f->view);

@@ -64,8 +64,8 @@ void neb__votes_count(struct neb_round *r, unsigned from, const struct neb_round
         if (v->lapses.of[i].site != from && v->lapses.of[i].lapse > r->lapse[v->lapses.of[i].site]) return;
     (void)neb__guilt_compare(r, v);
     if (r->guilty & neb__bit(from)) return;
-    neb__guilt_vote(r, v);
-    if (f->saids == 2) neb__autograph_heard(r, &f->said[1]);
+    neb__guilt_vote(r, v, false);
+    if (f->saids == 2) neb__autograph_heard(r, &f->said[1], f->said[1].site == from);
     r->voted |= neb__bit(from);
     r->vote_prepared[r->votes] = f->prepared;
     r->vote[r->votes++] = *v;

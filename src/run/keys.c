@@ -55,6 +55,15 @@ static bool has_epoch(void *arg, uint64_t epoch)
     return neb__members_epoch(&s->members) >= epoch;
 }
 
+static unsigned former_keys(void *arg, unsigned site)
+{
+    neb_session *s = arg;
+    struct neb_public key;
+    unsigned n = 0;
+    while (neb__members_former_key(&s->members, site, (int)n, &key)) n++;
+    return n;
+}
+
 /* The last set that was signed before there was a record to name. */
 uint64_t neb__session_first_operators(neb_session *s)
 {
@@ -71,5 +80,5 @@ bool neb__session_observes(neb_session *s)
 
 struct neb_seal neb__session_seal(neb_session *s)
 {
-    return (struct neb_seal){s, sign, verify, by_operators, has_operators, has_epoch};
+    return (struct neb_seal){s, sign, verify, by_operators, has_operators, has_epoch, former_keys};
 }
