@@ -25,11 +25,11 @@ answers() {
     [ "$got" = "$status" ] || fail "nebula-i $*: status $got instead of $status: $out"
     printf '%s\n' "$out" | grep -qF -- "$text" || fail "nebula-i $*: no '$text' in: $out"
 }
-for verb in adopt completion corpus device embed eval export generate import lab order report roster score site train translate wan; do
+for verb in adopt chat completion corpus device embed eval export generate import lab order report roster score site train translate wan; do
     case $verb in
     train | lab) word="give a job file" ;;
     embed | translate) word="give the folder of a trained model" ;;
-    generate) word="give the folder of a trained or imported decoder" ;;
+    chat | generate) word="give the folder of a trained or imported decoder" ;;
     export) word="give the folder of a trained model and one to write" ;;
     import) word="give a Hugging Face folder and one to write" ;;
     report) word="give the folder of a run" ;;

@@ -60,6 +60,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(adopt)         \
     X(audit)         \
     X(bench)         \
+    X(chat)          \
     X(completion)    \
     X(corpus)        \
     X(device)        \

@@ -193,6 +193,17 @@ static neb_status copy_file(const char *from, const char *path, const char *name
     return status;
 }
 
+/* How conversations are written belongs to the tokenizer. */
+static neb_status copy_chat_template(const char *path, const char *tokenizer)
+{
+    static const char name[] = "chat_template.jinja";
+    char from[NEB_MODEL_PATH + 300];
+    const char *slash = strrchr(tokenizer, '/');
+    const int n =
+        snprintf(from, sizeof from, "%.*s%s", slash ? (int)(slash - tokenizer) + 1 : 0, tokenizer, name);
+    return n < (int)sizeof from && !access(from, F_OK) ? copy_file(from, path, name) : NEB_OK;
+}
+
 static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, const char *from)
 {
     char second[NEB_MODEL_PATH + 300], third[NEB_MODEL_PATH + 300];
@@ -208,6 +219,7 @@ static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, con
         name = slash ? slash + 1 : from;
         NEB_TRY(copy_file(second, path, strrchr(second, '/') ? strrchr(second, '/') + 1 : second));
     }
+    NEB_TRY(copy_chat_template(path, from));
     NEB_TRY(copy_file(from, path, name));
     return neb__model_yaml_set_tokenizer(f, name);
 }

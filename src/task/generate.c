@@ -1,23 +1,21 @@
 /* generate.c: continuing a text.
  *
- * The model gives the logits of the next token; the host chooses. Order: the repetition penalty lowers tokens that
- * the text contains already (Keskar et al. 2019), the temperature divides, top_k keeps the likeliest k, top_p the
- * likeliest ones that together have that probability (Holtzman et al. 2020), then one is drawn. Temperature 0
- * takes the likeliest.
+ * The model gives the logits of the next token; choose_token.c chooses. A character may be several tokens. So all new
+ * tokens are decoded anew after each, and the text is given as far as it can no longer change: not the bytes of an
+ * unfinished character at its end, and nothing that may become the beginning of a stop string. The last tokens of the
+ * prompt are decoded with them, because many tokenizers drop the space before the first token of a text.
  *
- * A character may be several tokens. So all new tokens are decoded anew after each, and the text is given as far
- * as it can no longer change: not the bytes of an unfinished character at its end. The last tokens of the prompt are
- * decoded with them, because many tokenizers drop the space before the first token of a text. */
+ * The keys and values of a text stay in the cache. A prompt that goes on from it, as the next turn of a conversation
+ * does, computes its own new tokens only. */
 #include "task/generate.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "nn/decode.h"
+#include "task/choose_token.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 1 << 20, TEXT = 64 << 20, BEFORE = 8, ROOM = 1024 };
+enum { MOST = 1 << 20, TEXT = 64 << 20, BEFORE = 8, ROOM = 1024, STOPS = 16 };
 
 #define OPT(field, ...) NEB_OPT(struct neb_generate_config, field, __VA_ARGS__)
 
@@ -32,31 +30,31 @@ const struct neb_opt neb__generate_options[] = {
     OPT(repetition, NEB_OPT_REAL, "1", NULL, "above 1: tokens that are there already become less likely",
         NEB_OPT_RANGE(0.01, 100)),
     OPT(seed, NEB_OPT_INT, "1", NULL, "another one gives another text", NEB_OPT_RANGE(0, 9e15)),
+    OPT(stop, NEB_OPT_TEXT, "", NULL,
+        "ends a text where it appears; several: one|another; \\n stands for a line end"),
     OPT(start, NEB_OPT_TEXT, "auto", NULL,
         "put the token that begins a text before the prompt; auto: where the tokenizer says so",
         NEB_OPT_CHOICE("auto", "yes", "no")),
     NEB_OPT_END,
 };
 
-struct candidate {
-    double value;
-    int32_t id;
-};
-
 struct neb_generator {
     const struct neb_ready *m;
     struct neb_generate_config c;
     struct neb_decoding *decoding;
-    int32_t vocab, begin, end;
+    int32_t vocab, begin;
     bool starts;
-    int32_t longest, room;  /* tokens of a text: that the model reads, that the cache holds now */
-    struct candidate *list; /* (vocab) */
-    uint8_t *seen;          /* (vocab) */
-    uint8_t *absent;        /* (vocab) 1: the table has a row for it, the tokenizer no token */
-    struct neb_buf ids;     /* int32_t: the prompt, then the new tokens */
-    struct neb_buf before;  /* the text of the prompt's last tokens */
-    struct neb_buf text;    /* the same and the new tokens' */
-    struct neb_rng rng;
+    int32_t longest, room; /* tokens of a text: that the model reads, that the cache holds now */
+    int32_t cached;        /* of ids: that the cache has */
+    struct neb_token_chooser choose;
+    uint8_t *absent;   /* (vocab) 1: the table has a row for it, the tokenizer no token */
+    uint8_t *ends;     /* (vocab) 1: ends a text */
+    char *stop[STOPS]; /* as does each of these */
+    int stops;
+    struct neb_buf prompt; /* int32_t */
+    struct neb_buf ids;    /* int32_t: the prompt, then the new tokens */
+    struct neb_buf before; /* the text of the prompt's last tokens */
+    struct neb_buf text;   /* the same and the new tokens' */
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
@@ -70,9 +68,42 @@ static neb_status make_room(struct neb_generator *g, int64_t tokens)
     struct neb_decode_limits l = {.seqs = 1, .max_len = room, .prompt_rows = room};
     neb__decoding_destroy(g->decoding);
     g->decoding = NULL;
-    g->room = 0;
+    g->room = g->cached = 0;
     NEB_TRY(neb__decoding_create(g->m->device, g->m->model, &l, &g->decoding));
     g->room = room;
+    return NEB_OK;
+}
+
+neb_status neb__generator_stop_at(struct neb_generator *g, const char *text, size_t n)
+{
+    char *copy = neb__malloc(n + 1), *to = copy;
+    if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stop string");
+    for (size_t i = 0; i < n; i++) {
+        const bool line_end = text[i] == '\\' && i + 1 < n && text[i + 1] == 'n';
+        *to++ = line_end ? '\n' : text[i];
+        i += line_end;
+    }
+    *to = 0;
+    if (!*copy || g->stops == STOPS) {
+        const bool empty = !*copy;
+        neb__free(copy);
+        return empty ? NEB_OK : neb__fail(NEB_ERR_RANGE, "more than %d stop strings", STOPS);
+    }
+    g->stop[g->stops++] = copy;
+    return NEB_OK;
+}
+
+void neb__generator_end_at(struct neb_generator *g, int32_t id)
+{
+    if (id >= 0 && id < g->vocab) g->ends[id] = 1;
+}
+
+static neb_status read_stops(struct neb_generator *g, const char *list)
+{
+    for (size_t n; list && *list; list += n + (list[n] == '|')) {
+        n = strcspn(list, "|");
+        NEB_TRY(neb__generator_stop_at(g, list, n));
+    }
     return NEB_OK;
 }
 
@@ -87,18 +118,24 @@ static neb_status prepare(struct neb_generator *g)
     const int64_t most = a->max_positions - m->model->peft.prompt_length;
     g->longest = (int32_t)(most < MOST ? most : MOST);
     g->begin = neb__tok_special(m->tok, NEB_TOK_BOS);
-    g->end = neb__tok_special(m->tok, NEB_TOK_EOS);
     g->starts = !strcmp(g->c.start, "auto") ? neb__tok_adds_start(m->tok) : !strcmp(g->c.start, "yes");
     NEB_TRY(make_room(g, 1));
     g->vocab = (int32_t)neb__decoding_vocab(g->decoding);
-    g->list = NEB_NEW_ARRAY(struct candidate, (size_t)g->vocab);
-    g->seen = NEB_NEW_ARRAY(uint8_t, (size_t)g->vocab);
     g->absent = NEB_NEW_ARRAY(uint8_t, (size_t)g->vocab);
-    if (!g->list || !g->seen || !g->absent)
+    g->ends = NEB_NEW_ARRAY(uint8_t, (size_t)g->vocab);
+    if (!g->ends || !g->absent)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary of %d", (int)g->vocab);
     for (int32_t i = 0; i < g->vocab; i++) g->absent[i] = !neb__tok_piece(m->tok, i);
-    g->rng.state = (uint64_t)g->c.seed;
-    return NEB_OK;
+    neb__generator_end_at(g, neb__tok_special(m->tok, NEB_TOK_EOS));
+    g->choose = (struct neb_token_chooser){.temperature = g->c.temperature,
+                                           .top_p = g->c.top_p,
+                                           .repetition = g->c.repetition,
+                                           .top_k = g->c.top_k,
+                                           .vocab = g->vocab,
+                                           .absent = g->absent,
+                                           .rng.state = (uint64_t)g->c.seed};
+    NEB_TRY(neb__token_chooser_init(&g->choose));
+    return read_stops(g, g->c.stop);
 }
 
 neb_status neb__generator_open(const struct neb_ready *model, const struct neb_generate_config *c,
@@ -108,6 +145,7 @@ neb_status neb__generator_open(const struct neb_ready *model, const struct neb_g
     if (!g) return neb__fail(NEB_ERR_NOMEM, "out of memory for generating");
     g->m = model;
     g->c = *c;
+    neb__buf_init(&g->prompt, TEXT);
     neb__buf_init(&g->ids, TEXT);
     neb__buf_init(&g->before, TEXT);
     neb__buf_init(&g->text, TEXT);
@@ -124,67 +162,18 @@ void neb__generator_close(struct neb_generator *g)
 {
     if (!g) return;
     neb__decoding_destroy(g->decoding);
+    neb__buf_free(&g->prompt);
     neb__buf_free(&g->ids);
     neb__buf_free(&g->before);
     neb__buf_free(&g->text);
-    neb__free(g->list);
-    neb__free(g->seen);
+    while (g->stops) neb__free(g->stop[--g->stops]);
+    neb__token_chooser_free(&g->choose);
     neb__free(g->absent);
+    neb__free(g->ends);
     neb__free(g);
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------------------- */
-
-static int likelier(const void *a, const void *b)
-{
-    const struct candidate *x = a, *y = b;
-    if (x->value != y->value) return x->value < y->value ? 1 : -1;
-    return x->id < y->id ? -1 : 1;
-}
-
-static double penalised(const struct neb_generator *g, float logit, int32_t id)
-{
-    double x = (double)logit;
-    if (g->absent[id]) return -INFINITY;
-    if (g->c.repetition == 1 || !g->seen[id]) return x;
-    return x > 0 ? x / g->c.repetition : x * g->c.repetition;
-}
-
-static int32_t likeliest(const struct neb_generator *g, const float *logits)
-{
-    int32_t best = 0;
-    double most = -INFINITY;
-    for (int32_t i = 0; i < g->vocab; i++) {
-        double x = penalised(g, logits[i], i);
-        if (x > most) most = x, best = i;
-    }
-    return best;
-}
-
-/* How many of the sorted candidates take part in the draw; their values become probabilities. */
-static int32_t keep(struct neb_generator *g)
-{
-    int32_t n = g->vocab, kept = 0;
-    double top = g->list[0].value, all = 0, sum = 0;
-    if (g->c.top_k && g->c.top_k < n) n = (int32_t)g->c.top_k;
-    for (int32_t i = 0; i < n; i++) all += g->list[i].value = exp(g->list[i].value - top);
-    while (kept < n && (kept == 0 || sum < g->c.top_p * all)) sum += g->list[kept++].value;
-    return kept;
-}
-
-static int32_t drawn(struct neb_generator *g, const float *logits)
-{
-    for (int32_t i = 0; i < g->vocab; i++)
-        g->list[i] = (struct candidate){penalised(g, logits[i], i) / g->c.temperature, i};
-    qsort(g->list, (size_t)g->vocab, sizeof *g->list, likelier);
-    int32_t n = keep(g);
-    double sum = 0, at;
-    for (int32_t i = 0; i < n; i++) sum += g->list[i].value;
-    at = neb__rng_uniform(&g->rng) * sum;
-    for (int32_t i = 0; i + 1 < n; i++)
-        if ((at -= g->list[i].value) < 0) return g->list[i].id;
-    return g->list[n - 1].id;
-}
+/* ---- the text ------------------------------------------------------------------------------------------------ */
 
 /* The logarithm of the sum of all exponentials; not finite: the logits are not. */
 static double log_sum(const struct neb_generator *g, const float *logits)
@@ -195,7 +184,14 @@ static double log_sum(const struct neb_generator *g, const float *logits)
     return top + log(sum);
 }
 
-/* ---- the text ------------------------------------------------------------------------------------------------ */
+/* Where the text stands: what was given, and what is to be given with the next token. */
+struct telling {
+    neb_generate_fn fn;
+    void *arg;
+    int32_t prompt, before; /* tokens of the prompt; of these, that are decoded with the new ones */
+    size_t shown;
+    bool stopped; /* a stop string has come */
+};
 
 /* How much of the text can no longer change: an unfinished character shows as U+FFFD at the end. */
 static size_t settled(const char *text, size_t n)
@@ -205,38 +201,29 @@ static size_t settled(const char *text, size_t n)
     return n;
 }
 
-static neb_status remember(struct neb_generator *g, int32_t id)
+/* Where the first stop string begins in text[0, n), or n. What was shown without one is not searched again. */
+static size_t find_stop(const struct neb_generator *g, const char *text, size_t shown, size_t n)
 {
-    if (id >= 0 && id < g->vocab) g->seen[id] = 1;
-    return neb__buf_append(&g->ids, &id, sizeof id);
+    size_t best = n;
+    for (int k = 0; k < g->stops; k++) {
+        const size_t m = strlen(g->stop[k]);
+        for (size_t i = shown < n ? shown : n; i + m <= n && i < best; i++)
+            if (!memcmp(text + i, g->stop[k], m)) best = i;
+    }
+    return best;
 }
 
-static neb_status read_prompt(struct neb_generator *g, const char *prompt, size_t n, int32_t *count)
+/* Where the end of the text that may yet become a stop string begins, or n. */
+static size_t held_back(const struct neb_generator *g, const char *text, size_t shown, size_t n)
 {
-    neb__buf_clear(&g->ids);
-    memset(g->seen, 0, (size_t)g->vocab);
-    if (g->starts && g->begin >= 0) NEB_TRY(remember(g, g->begin));
-    NEB_TRY(neb__tok_encode(g->m->tok, prompt, n, &g->ids));
-    if (!g->ids.len && g->begin >= 0) NEB_TRY(remember(g, g->begin)); /* it has to begin with something */
-    size_t all = g->ids.len / sizeof(int32_t);
-    if (!all || all >= (size_t)g->longest)
-        return neb__fail(NEB_ERR_RANGE,
-                         "the prompt has %zu tokens; there must be at least one, and fewer than %d", all,
-                         (int)g->longest);
-    const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
-    for (size_t i = 0; i < all; i++)
-        if (ids[i] >= 0 && ids[i] < g->vocab) g->seen[ids[i]] = 1;
-    *count = (int32_t)all;
-    return NEB_OK;
+    size_t best = n;
+    for (int k = 0; k < g->stops; k++) {
+        const size_t m = strlen(g->stop[k]), least = n >= m ? n - m + 1 : 0;
+        for (size_t i = least > shown ? least : shown; i < best; i++)
+            if (!memcmp(text + i, g->stop[k], n - i)) best = i;
+    }
+    return best;
 }
-
-/* Where the text stands: what was given, and what is to be given with the next token. */
-struct telling {
-    neb_generate_fn fn;
-    void *arg;
-    int32_t prompt, before; /* tokens of the prompt; of these, that are decoded with the new ones */
-    size_t shown;
-};
 
 /* The text of the new tokens: *n bytes of g->text from *from on. */
 static neb_status new_text(struct neb_generator *g, const struct telling *t, size_t *from, size_t *n)
@@ -263,17 +250,48 @@ static neb_status tell(struct neb_generator *g, struct telling *t, int32_t id, d
     size_t at, n;
     NEB_TRY(new_text(g, t, &at, &n));
     const char *text = g->text.len ? (const char *)g->text.data + at : "";
-    size_t end = id < 0 ? n : settled(text, n), from = t->shown < end ? t->shown : end;
+    const size_t stop = find_stop(g, text, t->shown, n);
+    t->stopped |= stop < n;
+    size_t end = stop;
+    if (!t->stopped && id >= 0) end = held_back(g, text, t->shown, settled(text, n));
+    size_t from = t->shown < end ? t->shown : end;
     while (from < end && ((uint8_t)text[from] & 0xC0) == 0x80) from++;
     if (t->shown < end) t->shown = end;
     if (id < 0 && from == end) return NEB_OK;
     return t->fn(t->arg, text + from, end - from, id, logp);
 }
 
-static neb_status begin(struct neb_generator *g, struct telling *t, const char *prompt, size_t n,
-                        int64_t *most)
+/* ---- running ------------------------------------------------------------------------------------------------------- */
+
+static neb_status remember(struct neb_generator *g, int32_t id)
 {
-    NEB_TRY(read_prompt(g, prompt, n, &t->prompt));
+    if (id >= 0 && id < g->vocab) g->choose.seen[id] = 1;
+    return neb__buf_append(&g->ids, &id, sizeof id);
+}
+
+/* Makes the prompt the text; *kept: how many of its tokens the cache has. */
+static neb_status take_prompt(struct neb_generator *g, const int32_t *prompt, size_t n, int32_t *kept)
+{
+    const size_t size = (size_t)g->cached * sizeof *prompt;
+    *kept = g->cached && n > (size_t)g->cached && !memcmp(prompt, g->ids.data, size) ? g->cached : 0;
+    neb__buf_clear(&g->ids);
+    memset(g->choose.seen, 0, (size_t)g->vocab);
+    if (!n || n >= (size_t)g->longest)
+        return neb__fail(NEB_ERR_RANGE,
+                         "the prompt has %zu tokens; there must be at least one, and fewer than %d", n,
+                         (int)g->longest);
+    for (size_t i = 0; i < n; i++) NEB_TRY(remember(g, prompt[i]));
+    return NEB_OK;
+}
+
+/* *kept: tokens of the text that need not be computed; *most: how many are to be made. */
+static neb_status begin(struct neb_generator *g, struct telling *t, const int32_t *prompt, size_t n,
+                        int32_t *kept, int64_t *most)
+{
+    neb_status status = take_prompt(g, prompt, n, kept);
+    if (status != NEB_OK) g->cached = 0;
+    NEB_TRY(status);
+    t->prompt = (int32_t)n;
     t->before = t->prompt < BEFORE ? t->prompt : BEFORE;
     const int32_t *ids = (const int32_t *)(const void *)g->ids.data + t->prompt - t->before;
     neb__buf_clear(&g->before);
@@ -281,29 +299,51 @@ static neb_status begin(struct neb_generator *g, struct telling *t, const char *
     int32_t room = g->longest - t->prompt;
     *most = g->c.max_new < room ? g->c.max_new : room;
     NEB_TRY(make_room(g, t->prompt + *most));
-    return neb__decoding_start(g->decoding, 1, NULL);
+    if (!g->cached) *kept = 0;
+    g->cached = *kept;
+    return *kept ? NEB_OK : neb__decoding_start(g->decoding, 1, NULL);
+}
+
+/* One more token. *over: the text ended instead. */
+static neb_status go_on(struct neb_generator *g, struct telling *t, bool *over)
+{
+    const float *logits;
+    const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
+    const int32_t add = (int32_t)(g->ids.len / sizeof *ids) - g->cached, from = g->cached;
+    g->cached = 0; /* nobody knows what the cache has after an error */
+    NEB_TRY(neb__decoding_step(g->decoding, &add, ids + from, &logits));
+    g->cached = from + add;
+    const double all = log_sum(g, logits);
+    if (!isfinite(all))
+        return neb__fail(NEB_ERR_RANGE, "the model in %s gives numbers that are not finite",
+                         g->m->folder.path);
+    const int32_t id = neb__token_choose(&g->choose, logits);
+    *over = g->ends[id];
+    if (*over) return NEB_OK;
+    NEB_TRY(remember(g, id));
+    return tell(g, t, id, (double)logits[id] - all);
+}
+
+neb_status neb__generator_run_ids(struct neb_generator *g, const int32_t *prompt, size_t n,
+                                  neb_generate_fn fn, void *arg)
+{
+    struct telling t = {.fn = fn, .arg = arg};
+    int64_t most;
+    int32_t kept;
+    bool over = false;
+    NEB_TRY(begin(g, &t, prompt, n, &kept, &most));
+    for (int64_t made = 0; made < most && !over && !t.stopped; made++) NEB_TRY(go_on(g, &t, &over));
+    return t.stopped ? NEB_OK : tell(g, &t, -1, 0);
 }
 
 neb_status neb__generator_run(struct neb_generator *g, const char *prompt, size_t n, neb_generate_fn fn,
                               void *arg)
 {
-    struct telling t = {.fn = fn, .arg = arg};
-    int64_t most;
-    NEB_TRY(begin(g, &t, prompt, n, &most));
-    int32_t add = t.prompt;
-    for (int64_t made = 0; made < most; made++) {
-        const float *logits;
-        const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
-        NEB_TRY(neb__decoding_step(g->decoding, &add, ids + g->ids.len / sizeof *ids - (size_t)add, &logits));
-        const double all = log_sum(g, logits);
-        if (!isfinite(all))
-            return neb__fail(NEB_ERR_RANGE, "the model in %s gives numbers that are not finite",
-                             g->m->folder.path);
-        int32_t id = g->c.temperature > 0 ? drawn(g, logits) : likeliest(g, logits);
-        if (id == g->end) break;
-        NEB_TRY(remember(g, id));
-        NEB_TRY(tell(g, &t, id, (double)logits[id] - all));
-        add = 1;
-    }
-    return tell(g, &t, -1, 0);
+    neb__buf_clear(&g->prompt);
+    if (g->starts && g->begin >= 0) NEB_TRY(neb__buf_append(&g->prompt, &g->begin, sizeof g->begin));
+    NEB_TRY(neb__tok_encode(g->m->tok, prompt, n, &g->prompt));
+    if (!g->prompt.len && g->begin >= 0) /* it has to begin with something */
+        NEB_TRY(neb__buf_append(&g->prompt, &g->begin, sizeof g->begin));
+    return neb__generator_run_ids(g, (const int32_t *)(const void *)g->prompt.data,
+                                  g->prompt.len / sizeof(int32_t), fn, arg);
 }

@@ -8,6 +8,7 @@ struct neb_generate_config {
     int64_t max_new, top_k, seed;
     double temperature, top_p, repetition;
     char *start; /* auto, yes, no */
+    char *stop;
 };
 
 extern const struct neb_opt neb__generate_options[];
@@ -28,5 +29,13 @@ typedef neb_status (*neb_generate_fn)(void *arg, const char *text, size_t n, int
  *   NEB_ERR_RANGE: the prompt leaves no room; what `fn` returns; NEB_ERR_NOMEM … */
 neb_status neb__generator_run(struct neb_generator *g, const char *prompt, size_t n, neb_generate_fn fn,
                               void *arg);
+/* The same for a prompt of tokens, to which nothing is added. */
+neb_status neb__generator_run_ids(struct neb_generator *g, const int32_t *prompt, size_t n,
+                                  neb_generate_fn fn, void *arg);
+
+/* One more token, or one more text, that ends what is generated; neither is part of it. In a stop string `\n` stands for
+ * a line end. NEB_ERR_RANGE: there are too many; NEB_ERR_NOMEM */
+void neb__generator_end_at(struct neb_generator *g, int32_t id);
+neb_status neb__generator_stop_at(struct neb_generator *g, const char *text, size_t n);
 
 #endif

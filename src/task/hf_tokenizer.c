@@ -18,8 +18,9 @@
 
 enum { MAX_JSON = 64 << 20, MAX_COPY = 256 << 20 };
 
-static const char *const carried[] = {"tokenizer.json", "special_tokens_map.json", "vocab.json",
-                                      "merges.txt",     "generation_config.json",  "tokenizer_config.json"};
+static const char *const carried[] = {
+    "tokenizer.json",         "special_tokens_map.json", "vocab.json",           "merges.txt",
+    "generation_config.json", "chat_template.jinja",     "tokenizer_config.json"};
 enum { CARRIED = sizeof carried / sizeof *carried };
 
 static bool is_there(const char *folder, const char *name)

@@ -426,6 +426,38 @@ neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n
     return NEB_OK;
 }
 
+/* The longest special token that stands at the front of the text, or -1. */
+static int32_t special_at(const struct neb_tok *tok, const char *p, size_t n, size_t *length)
+{
+    int32_t best = -1;
+    *length = 0;
+    for (int32_t id = 0; id < tok->vocab; id++) {
+        const char *piece = tok->special_map[id] ? neb__tok_piece(tok, id) : NULL;
+        const size_t m = piece ? strlen(piece) : 0;
+        if (m > *length && m <= n && !memcmp(piece, p, m)) *length = m, best = id;
+    }
+    return best;
+}
+
+neb_status neb__tok_encode_special(const struct neb_tok *tok, const char *text, size_t n,
+                                   const uint8_t *plain, struct neb_buf *out)
+{
+    if (tok->json) return neb__tj_encode_special(tok->json, text, n, plain, out);
+    size_t from = 0, length;
+    for (size_t at = 0; at < n;) {
+        /* special tokens begin with a bracket in every vocabulary; all ids are tried only there */
+        int32_t id = !plain[at] && strchr("<[", text[at]) ? special_at(tok, text + at, n - at, &length) : -1;
+        if (id < 0) {
+            at++;
+            continue;
+        }
+        if (at > from) NEB_TRY(neb__tok_encode(tok, text + from, at - from, out));
+        NEB_TRY(neb__buf_append(out, &id, sizeof id));
+        from = at += length;
+    }
+    return n > from ? neb__tok_encode(tok, text + from, n - from, out) : NEB_OK;
+}
+
 neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t n, struct neb_buf *out)
 {
     if (tok->wp) return neb__wp_decode(tok->wp, tok->special_map, ids, n, out);

@@ -73,6 +73,10 @@ neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n
 /* The same for one side of a pair: 0 the source, 1 the target. It makes a difference to Marian's tokenizers only. */
 neb_status neb__tok_encode_side(const struct neb_tok *tok, int side, const char *text, size_t n,
                                 struct neb_buf *out);
+/* The same for a text in which special tokens stand for themselves (<s>, <|im_end|>): the text of a whole
+ * conversation, which is UTF-8. plain: (n) 1: no special token begins here, because somebody else wrote this. */
+neb_status neb__tok_encode_special(const struct neb_tok *tok, const char *text, size_t n,
+                                   const uint8_t *plain, struct neb_buf *out);
 bool neb__tok_has_sides(const struct neb_tok *tok);
 
 /* Appends the text; control tokens vanish. NEB_ERR_RANGE: an id is not in the vocabulary. */

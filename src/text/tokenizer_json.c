@@ -2,8 +2,8 @@
  *
  * The way of a text: bytes that are not UTF-8 become U+FFFD; added tokens that are looked for in the raw text are
  * cut out; the rest is normalised; added tokens that are looked for in normalised text are cut out; the rest is
- * split into pieces, and the model cuts each piece. Special added tokens (<s>, [MASK], …) are never looked for,
- * so no text can contain one.
+ * split into pieces, and the model cuts each piece. Special added tokens (<s>, [MASK], …) are not looked for,
+ * so no text can contain one; only in a conversation's text they are, in raw text, where the template wrote them.
  *
  * The vocabulary is the model's, then the added tokens. tokenizer_config.json says which token is which. */
 #include "text/tokenizer_json.h"
@@ -17,7 +17,7 @@
 struct added {
     int32_t id, order; /* order: in the file */
     char *text;        /* normalised, if it is looked for in normalised text */
-    bool normalized;
+    bool normalized, special;
     bool left, right, word; /* takes the white space on that side with it; only as a word of its own */
 };
 
@@ -123,10 +123,11 @@ static neb_status keep_added(struct neb_tj *t, const json_t *a)
     neb__buf_init(&made, 1 << 20);
     *n = (struct added){.id = (int32_t)json_integer_value(json_object_get(a, "id")),
                         .order = t->n_added,
-                        .normalized = !json_is_false(json_object_get(a, "normalized")),
+                        .special = json_is_true(json_object_get(a, "special")),
                         .left = json_is_true(json_object_get(a, "lstrip")),
                         .right = json_is_true(json_object_get(a, "rstrip")),
                         .word = json_is_true(json_object_get(a, "single_word"))};
+    n->normalized = !n->special && !json_is_false(json_object_get(a, "normalized"));
     neb_status status = n->normalized ? neb__tj_normalize(&t->normalizer, text, strlen(text), &made)
                                       : neb__buf_append(&made, text, strlen(text));
     if (status == NEB_OK) status = neb__buf_append(&made, "", 1);
@@ -154,8 +155,7 @@ static neb_status read_added(struct neb_tj *t, const json_t *list)
         const json_t *a = json_array_get(list, i);
         if (json_is_true(json_object_get(a, "special")))
             t->control[json_integer_value(json_object_get(a, "id"))] = 1;
-        else
-            NEB_TRY(keep_added(t, a));
+        NEB_TRY(keep_added(t, a));
     }
     qsort(t->added, (size_t)t->n_added, sizeof *t->added, by_bytes);
     while (t->n_raw < t->n_added && !t->added[t->n_raw].normalized) t->n_raw++;
@@ -319,9 +319,16 @@ static int first_at(const struct neb_tj *t, int lo, int hi, size_t at, int c)
     return lo;
 }
 
+/* The text that is being encoded. */
+struct source {
+    const uint8_t *plain; /* (bytes of the raw text) 0: a special token may begin here; NULL: nowhere */
+    bool normalized, first;
+};
+
 /* The longest added token that stands at the front of the text, or NULL. A file may have thousands of them: the
  * range of those that go on like the text is narrowed byte by byte. */
-static const struct added *added_at(const struct neb_tj *t, bool normalized, const char *p, size_t n)
+static const struct added *added_at(const struct neb_tj *t, bool normalized, bool special, const char *p,
+                                    size_t n)
 {
     const struct added *best = NULL;
     int lo = normalized ? t->n_raw : 0, hi = normalized ? t->n_added : t->n_raw;
@@ -329,7 +336,7 @@ static const struct added *added_at(const struct neb_tj *t, bool normalized, con
         int c = (uint8_t)p[k];
         lo = first_at(t, lo, hi, k, c);
         hi = first_at(t, lo, hi, k, c + 1);
-        if (lo < hi && !t->added[lo].text[k + 1]) best = &t->added[lo];
+        if (lo < hi && !t->added[lo].text[k + 1] && (special || !t->added[lo].special)) best = &t->added[lo];
     }
     return best;
 }
@@ -351,7 +358,7 @@ static neb_status pieces_to_ids(const struct neb_tj *t, const char *text, size_t
     return status;
 }
 
-static neb_status stretch(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
+static neb_status stretch(const struct neb_tj *t, struct source s, const char *text, size_t n,
                           struct neb_buf *out);
 
 static bool is_word(int32_t c)
@@ -388,43 +395,45 @@ static void take_spaces(const struct added *a, const char *text, size_t n, size_
 }
 
 /* Cuts the added tokens out of the text. */
-static neb_status cut_added(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
+static neb_status cut_added(const struct neb_tj *t, struct source s, const char *text, size_t n,
                             struct neb_buf *out)
 {
     size_t from = 0, at = 0;
     while (t->n_added && at < n) {
-        const struct added *a = added_at(t, normalized, text + at, n - at);
+        const struct added *a =
+            added_at(t, s.normalized, s.plain && !s.normalized && !s.plain[at], text + at, n - at);
         size_t end = at + (a ? strlen(a->text) : 1);
         if (!a || !stands_alone(a, text, n, at, end)) {
             at = end;
             continue;
         }
         take_spaces(a, text, n, from, &at, &end);
-        NEB_TRY(stretch(t, normalized, text + from, at - from, first && !from, out));
+        NEB_TRY(stretch(t, s, text + from, at - from, out));
         NEB_TRY(neb__buf_append(out, &a->id, sizeof a->id));
+        s.first = false;
         from = at = end;
     }
-    return stretch(t, normalized, text + from, n - from, first && !from, out);
+    return stretch(t, s, text + from, n - from, out);
 }
 
-static neb_status stretch(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
+static neb_status stretch(const struct neb_tj *t, struct source s, const char *text, size_t n,
                           struct neb_buf *out)
 {
     if (!n) return NEB_OK;
-    if (normalized) return pieces_to_ids(t, text, n, first, out);
+    if (s.normalized) return pieces_to_ids(t, text, n, s.first, out);
     struct neb_buf made;
     neb__buf_init(&made, NEB_TJ_TEXT);
     neb_status status = NEB_OK;
-    if (first) { /* a text whose first character vanishes does not begin where it began */
+    if (s.first) { /* a text whose first character vanishes does not begin where it began */
         size_t step;
         neb__tj_char(text, n, 0, &step);
         status = neb__tj_normalize(&t->normalizer, text, step, &made);
-        first = made.len > 0;
+        s.first = made.len > 0;
         neb__buf_clear(&made);
     }
+    s.normalized = true;
     if (status == NEB_OK) status = neb__tj_normalize(&t->normalizer, text, n, &made);
-    if (status == NEB_OK && made.len)
-        status = cut_added(t, true, (const char *)made.data, made.len, first, out);
+    if (status == NEB_OK && made.len) status = cut_added(t, s, (const char *)made.data, made.len, out);
     neb__buf_free(&made);
     return status;
 }
@@ -435,9 +444,15 @@ neb_status neb__tj_encode(const struct neb_tj *t, const char *text, size_t n, st
     neb__buf_init(&clean, NEB_TJ_TEXT);
     neb_status status = neb__utf8_repair((const uint8_t *)text, n, &clean);
     if (status == NEB_OK && clean.len)
-        status = cut_added(t, false, (const char *)clean.data, clean.len, true, out);
+        status = cut_added(t, (struct source){.first = true}, (const char *)clean.data, clean.len, out);
     neb__buf_free(&clean);
     return status;
+}
+
+neb_status neb__tj_encode_special(const struct neb_tj *t, const char *text, size_t n, const uint8_t *plain,
+                                  struct neb_buf *out)
+{
+    return n ? cut_added(t, (struct source){.plain = plain, .first = true}, text, n, out) : NEB_OK;
 }
 
 neb_status neb__tj_decode(const struct neb_tj *t, const int32_t *ids, size_t n, struct neb_buf *out)

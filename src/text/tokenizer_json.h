@@ -28,6 +28,9 @@ int neb__tj_is_control(const struct neb_tj *t, int32_t id); /* an added special 
 
 /* As neb__tok_encode and neb__tok_decode. Text that looks like a special token stays text. */
 neb_status neb__tj_encode(const struct neb_tj *t, const char *text, size_t n, struct neb_buf *out);
+/* As neb__tok_encode_special. */
+neb_status neb__tj_encode_special(const struct neb_tj *t, const char *text, size_t n, const uint8_t *plain,
+                                  struct neb_buf *out);
 neb_status neb__tj_decode(const struct neb_tj *t, const int32_t *ids, size_t n, struct neb_buf *out);
 
 #endif

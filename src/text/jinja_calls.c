@@ -1,0 +1,273 @@
+/* jinja_calls.c: what a template can call: filters, tests, methods of texts and tables, functions. Each is known by its name;
+ * whatever is not in these lists is refused. */
+#include "text/jinja_parts.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char blanks[] = " \t\n\r\f\v";
+
+static json_t *arg(const struct neb_jinja_args *a, int place, const char *name)
+{
+    for (int i = 0; i < a->n; i++)
+        if (*a->name[i] ? !strcmp(a->name[i], name) : i == place) return a->value[i];
+    return NULL;
+}
+
+static const char *text_of(const json_t *v)
+{
+    return json_is_string(v) ? json_string_value(v) : "";
+}
+
+/* ---- texts ----------------------------------------------------------------------------------------------------- */
+
+/* Without the characters of `set` at the sides that are asked for. */
+static neb_status stripped(const json_t *v, const char *set, bool left, bool right, json_t **out)
+{
+    const char *p = text_of(v);
+    size_t n = strlen(p);
+    while (left && n && strchr(set, *p)) p++, n--;
+    while (right && n && strchr(set, p[n - 1])) n--;
+    return neb__jinja_text(p, n, out);
+}
+
+static neb_status cased(const json_t *v, bool upper, json_t **out)
+{
+    char *copy = neb__strdup(text_of(v));
+    if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
+    for (char *p = copy; *p; p++) { /* ASCII: roles and the like */
+        if (upper && *p >= 'a' && *p <= 'z') *p = (char)(*p - 'a' + 'A');
+        if (!upper && *p >= 'A' && *p <= 'Z') *p = (char)(*p - 'A' + 'a');
+    }
+    neb_status status = neb__jinja_text(copy, strlen(copy), out);
+    neb__free(copy);
+    return status;
+}
+
+static neb_status replaced(const struct neb_jinja *r, const json_t *v, const char *from, const char *to,
+                           json_t **out)
+{
+    struct neb_buf made;
+    const char *p = text_of(v), *hit;
+    neb_status status = NEB_OK;
+    if (!*from) return neb__jinja_unknown(r, "replacement of", "nothing");
+    neb__buf_init(&made, NEB_JINJA_TEXT);
+    for (; status == NEB_OK && (hit = strstr(p, from)); p = hit + strlen(from)) {
+        status = neb__buf_append(&made, p, (size_t)(hit - p));
+        if (status == NEB_OK) status = neb__buf_append(&made, to, strlen(to));
+    }
+    if (status == NEB_OK) status = neb__buf_append(&made, p, strlen(p));
+    if (status == NEB_OK) status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+    neb__buf_free(&made);
+    return status;
+}
+
+static neb_status split(const struct neb_jinja *r, const json_t *v, const char *at, json_t **out)
+{
+    const char *p = text_of(v), *hit;
+    if (!*at) return neb__jinja_unknown(r, "split at", "white space");
+    json_t *list = json_array();
+    bool bad = !list;
+    for (; !bad && (hit = strstr(p, at)); p = hit + strlen(at))
+        bad = json_array_append_new(list, json_stringn(p, (size_t)(hit - p))) != 0;
+    bad = bad || json_array_append_new(list, json_string(p));
+    if (bad) json_decref(list);
+    return neb__jinja_given(bad ? NULL : list, out);
+}
+
+static neb_status length(const json_t *v, json_t **out)
+{
+    json_int_t n = 0;
+    for (const char *p = text_of(v); *p; p++) n += ((uint8_t)*p & 0xC0) != 0x80;
+    if (json_is_array(v)) n = (json_int_t)json_array_size(v);
+    if (json_is_object(v)) n = (json_int_t)json_object_size(v);
+    return neb__jinja_given(json_integer(n), out);
+}
+
+static neb_status join(const json_t *v, const char *with, json_t **out)
+{
+    struct neb_buf made;
+    neb_status status = NEB_OK;
+    neb__buf_init(&made, NEB_JINJA_TEXT);
+    for (size_t i = 0; status == NEB_OK && i < json_array_size(v); i++) {
+        if (i) status = neb__buf_append(&made, with, strlen(with));
+        if (status == NEB_OK) status = neb__jinja_print(json_array_get(v, i), &made);
+    }
+    if (status == NEB_OK) status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+    neb__buf_free(&made);
+    return status;
+}
+
+static neb_status as_json(const json_t *v, json_t **out)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY);
+    if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
+    neb_status status = neb__jinja_text(text, strlen(text), out);
+    free(text); /* jansson's own */
+    return status;
+}
+
+/* ---- lists --------------------------------------------------------------------------------------------------------- */
+
+/* Items whose field passes a test: selectattr("role", "equalto", "user"). */
+static neb_status chosen(const struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a,
+                         bool wanted, json_t **out)
+{
+    const char *field = text_of(arg(a, 0, "")), *test = text_of(arg(a, 1, ""));
+    struct neb_jinja_args rest = {.value = {arg(a, 2, "")}, .n = a->n > 2};
+    json_t *list = json_array();
+    neb_status status = list ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
+    for (size_t i = 0; status == NEB_OK && i < json_array_size(v); i++) {
+        json_t *item = json_array_get(v, i), *at = json_object_get(item, field);
+        bool is = neb__jinja_true(at);
+        if (*test) status = neb__jinja_test(r, test, at, &rest, &is);
+        if (status == NEB_OK && is == wanted && json_array_append(list, item))
+            status = neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
+    }
+    if (status == NEB_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return status;
+}
+
+static neb_status reversed(const json_t *v, json_t **out)
+{
+    json_t *list = json_array();
+    bool bad = !list;
+    for (size_t i = json_array_size(v); !bad && i > 0; i--)
+        bad = json_array_append(list, json_array_get(v, i - 1)) != 0;
+    if (bad) json_decref(list);
+    return neb__jinja_given(bad ? NULL : list, out);
+}
+
+neb_status neb__jinja_filter(const struct neb_jinja *r, const char *name, json_t *v,
+                             const struct neb_jinja_args *a, json_t **out)
+{
+    const size_t n = json_array_size(v);
+    if (!strcmp(name, "trim") && !a->n) return stripped(v, blanks, true, true, out);
+    if (!strcmp(name, "length") || !strcmp(name, "count")) return length(v, out);
+    if (!strcmp(name, "upper")) return cased(v, true, out);
+    if (!strcmp(name, "lower")) return cased(v, false, out);
+    if (!strcmp(name, "join")) return join(v, text_of(arg(a, 0, "d")), out);
+    if (!strcmp(name, "replace"))
+        return replaced(r, v, text_of(arg(a, 0, "old")), text_of(arg(a, 1, "new")), out);
+    if (!strcmp(name, "tojson") && v && !a->n) return as_json(v, out);
+    if (!strcmp(name, "selectattr")) return chosen(r, v, a, true, out);
+    if (!strcmp(name, "rejectattr")) return chosen(r, v, a, false, out);
+    if (!strcmp(name, "reverse") && json_is_array(v)) return reversed(v, out);
+    if ((!strcmp(name, "first") || !strcmp(name, "last")) && json_is_array(v)) {
+        *out = n ? json_incref(json_array_get(v, *name == 'f' ? 0 : n - 1)) : NULL;
+        return NEB_OK;
+    }
+    if (!strcmp(name, "default") || !strcmp(name, "d")) {
+        const bool falsy = neb__jinja_true(arg(a, 1, "boolean"));
+        *out = json_incref((falsy ? neb__jinja_true(v) : v != NULL) ? v : arg(a, 0, "default_value"));
+        return NEB_OK;
+    }
+    if (!strcmp(name, "safe") || (!strcmp(name, "string") && json_is_string(v)) ||
+        (!strcmp(name, "list") && json_is_array(v))) {
+        *out = json_incref(v);
+        return NEB_OK;
+    }
+    return neb__jinja_unknown(r, "filter", name);
+}
+
+neb_status neb__jinja_test(const struct neb_jinja *r, const char *name, const json_t *v,
+                           const struct neb_jinja_args *a, bool *out)
+{
+    if (!strcmp(name, "defined"))
+        *out = v != NULL;
+    else if (!strcmp(name, "undefined"))
+        *out = v == NULL;
+    else if (!strcmp(name, "none"))
+        *out = json_is_null(v);
+    else if (!strcmp(name, "string"))
+        *out = json_is_string(v);
+    else if (!strcmp(name, "mapping"))
+        *out = json_is_object(v);
+    else if (!strcmp(name, "number"))
+        *out = json_is_number(v);
+    else if (!strcmp(name, "boolean"))
+        *out = json_is_boolean(v);
+    else if (!strcmp(name, "true"))
+        *out = json_is_true(v);
+    else if (!strcmp(name, "false"))
+        *out = json_is_false(v);
+    else if (!strcmp(name, "sequence") || !strcmp(name, "iterable"))
+        *out = json_is_array(v) || json_is_string(v) || json_is_object(v);
+    else if ((!strcmp(name, "equalto") || !strcmp(name, "eq")) && a->n == 1)
+        *out = json_equal(v, a->value[0]);
+    else if (!strcmp(name, "ne") && a->n == 1)
+        *out = !json_equal(v, a->value[0]);
+    else
+        return neb__jinja_unknown(r, "test", name);
+    return NEB_OK;
+}
+
+static bool begins(const char *text, const char *with)
+{
+    return !strncmp(text, with, strlen(with));
+}
+
+static bool ends(const char *text, const char *with)
+{
+    const size_t n = strlen(text), m = strlen(with);
+    return n >= m && !memcmp(text + n - m, with, m);
+}
+
+neb_status neb__jinja_method(const struct neb_jinja *r, const char *name, json_t *v,
+                             const struct neb_jinja_args *a, json_t **out)
+{
+    const char *first = text_of(arg(a, 0, "")), *set = a->n ? first : blanks;
+    if (json_is_object(v) && !strcmp(name, "get") && a->n) {
+        json_t *there = json_object_get(v, first), *other = arg(a, 1, "");
+        return neb__jinja_given(there ? json_incref(there) : other ? json_incref(other) : json_null(), out);
+    }
+    if (!json_is_string(v)) return neb__jinja_unknown(r, "method", name);
+    if (!strcmp(name, "strip")) return stripped(v, set, true, true, out);
+    if (!strcmp(name, "lstrip")) return stripped(v, set, true, false, out);
+    if (!strcmp(name, "rstrip")) return stripped(v, set, false, true, out);
+    if (!strcmp(name, "upper")) return cased(v, true, out);
+    if (!strcmp(name, "lower")) return cased(v, false, out);
+    if (!strcmp(name, "split") && a->n == 1) return split(r, v, first, out);
+    if (!strcmp(name, "replace") && a->n == 2) return replaced(r, v, first, text_of(a->value[1]), out);
+    if (!strcmp(name, "startswith") && a->n == 1)
+        return neb__jinja_given(json_boolean(begins(text_of(v), first)), out);
+    if (!strcmp(name, "endswith") && a->n == 1)
+        return neb__jinja_given(json_boolean(ends(text_of(v), first)), out);
+    return neb__jinja_unknown(r, "method", name);
+}
+
+static neb_status namespace(const struct neb_jinja_args *a, json_t **out)
+{
+    json_t *made = json_object();
+    bool bad = !made;
+    for (int i = 0; !bad && i < a->n; i++)
+        bad = *a->name[i] && json_object_set(made, a->name[i], a->value[i] ? a->value[i] : json_null());
+    if (bad) json_decref(made);
+    return neb__jinja_given(bad ? NULL : made, out);
+}
+
+static neb_status today(const char *format, json_t **out)
+{
+    char text[256];
+    const time_t now = time(NULL);
+    struct tm tm;
+    localtime_r(&now, &tm);
+    return neb__jinja_text(text, strftime(text, sizeof text, format, &tm), out);
+}
+
+neb_status neb__jinja_function(const struct neb_jinja *r, const char *name, const struct neb_jinja_args *a,
+                               json_t **out)
+{
+    if (!strcmp(name, "namespace")) return namespace(a, out);
+    if (!strcmp(name, "strftime_now") && a->n == 1) return today(text_of(a->value[0]), out);
+    if (!strcmp(name, "raise_exception"))
+        return neb__fail(NEB_ERR_INVALID, "the chat template refuses this conversation: %.200s",
+                         text_of(arg(a, 0, "message")));
+    return neb__jinja_unknown(r, "function", name);
+}
