@@ -34,6 +34,10 @@ CASES = [  # family, method, its targets and options
     ("gpt2", "ia3", dict()),
     ("llama-3", "prompt", dict(num_virtual_tokens=5)),
     ("gpt2", "prompt", dict(num_virtual_tokens=7)),
+    ("llama-2", "prefix", dict(num_virtual_tokens=6)),
+    ("llama-3", "prefix", dict(num_virtual_tokens=9)),
+    ("qwen2", "prefix", dict(num_virtual_tokens=4, prefix_projection=True, encoder_hidden_size=16)),
+    ("qwen3", "prefix", dict(num_virtual_tokens=5)),
 ]
 
 
@@ -41,6 +45,8 @@ def adapter(model, case, method="lora"):
     torch.manual_seed(3)
     if method == "prompt":
         m = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", **case))
+    elif method == "prefix":
+        m = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type="CAUSAL_LM", **case))
     elif method == "ia3":
         m = peft.get_peft_model(model, peft.IA3Config(task_type="CAUSAL_LM", **case))
     else:
@@ -72,11 +78,12 @@ def table_causal(nebula, methods):
             hf_parity.run(nebula, "import", d + "/base", d + "/ours")
             hf_parity.run(nebula, "import", d + "/adapter", d + "/both", "--base", d + "/ours")
             hf_parity.run(nebula, "export", d + "/both", d + "/back", "--adapter")
-            if method != "prompt":  # it has no place in a whole model
+            whole_model = method not in ("prompt", "prefix")
+            if whole_model:  # they have no place in one
                 hf_parity.run(nebula, "export", d + "/both", d + "/merged")
             fresh = kind.from_pretrained(d + "/base")
             back = peft.PeftModel.from_pretrained(fresh, d + "/back").eval()
-            merged = kind.from_pretrained(d + "/merged").eval() if method != "prompt" else theirs
+            merged = kind.from_pretrained(d + "/merged").eval() if whole_model else theirs
             ids = t.encode("compares import and export").ids
             how = [nebula, "generate", d + "/both", "compares import and export", "--temperature", "0", "--max-new", "40", "--start=no"]
             rows = subprocess.run(how + ["--scores"], check=True, capture_output=True, text=True).stdout.split("\n")
@@ -121,6 +128,7 @@ RECORDED = {  # folder: method and its options
     "llama3_lora": ("lora", dict(target_modules=["q_proj", "v_proj", "up_proj"], r=2, lora_alpha=6, task_type="CAUSAL_LM")),
     "llama3_dora": ("dora", dict(target_modules=["k_proj", "gate_proj", "down_proj"], r=2, lora_alpha=6, task_type="CAUSAL_LM")),
     "llama3_ia3": ("ia3", dict()),
+    "llama3_prefix": ("prefix", dict(num_virtual_tokens=4)),
     "llama3_prompt": ("prompt", dict(num_virtual_tokens=3)),
 }
 

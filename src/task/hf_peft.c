@@ -1,4 +1,4 @@
-/* hf_peft.c: LoRA, DoRA, IA3 and prompts as the peft library stores them, on their way out.
+/* hf_peft.c: LoRA, DoRA, IA3, prompts and prefixes as the peft library stores them, on their way out.
  *
  * There every matrix has a pair of its own: q_proj, k_proj and v_proj apart. A pair of ours belongs to one such matrix, or
  * to a fused weight (qkv). A fused pair goes out as three that share their first matrix, which computes the same.
@@ -25,7 +25,8 @@ struct adapter_out {
     char (*names)[NEB_HF_NAME];
     uint8_t *has; /* (all.n) a bit of enum neb_hf_added */
     int n;
-    bool ia3, prompt; /* else LoRA */
+    bool ia3, prompt, prefix; /* else LoRA */
+    float *made;              /* the prefix's table */
 };
 
 static neb_status check_out(struct adapter_out *e)
@@ -34,12 +35,13 @@ static neb_status check_out(struct adapter_out *e)
     NEB_TRY(neb__peft_config_check(&e->folder.peft, &p));
     e->ia3 = p.ia3;
     e->prompt = p.prompt;
-    if (p.lora + p.ia3 + p.prompt != 1 || p.adapter || p.prefix || p.bias || (p.train && *p.train))
-        return neb__fail(NEB_ERR_UNSUPPORTED,
-                         "%s: only LoRA, IA3 or a prompt alone goes out as an adapter, not peft.method %s%s; "
-                         "`nebula-i export` without --adapter writes the whole model",
-                         e->folder.path, e->folder.peft.method,
-                         p.train && *p.train ? " with peft.train" : "");
+    e->prefix = p.prefix;
+    if (p.lora + p.ia3 + p.prompt + p.prefix != 1 || p.adapter || p.bias || (p.train && *p.train))
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "%s: only LoRA, IA3, a prompt or a prefix alone goes out as an adapter, not peft.method %s%s; "
+            "`nebula-i export` without --adapter writes the whole model",
+            e->folder.path, e->folder.peft.method, p.train && *p.train ? " with peft.train" : "");
     return NEB_OK;
 }
 
@@ -169,13 +171,27 @@ static json_t *prompt_config(const struct adapter_out *e)
                      "prompt_tuning_init", "RANDOM", "inference_mode", 1, "base_model_name_or_path", "");
 }
 
+static json_t *prefix_config(const struct adapter_out *e)
+{
+    const int64_t tokens = e->folder.peft.prefix_length, layers = e->folder.model.layers;
+    struct neb_arch a;
+    if (neb__model_config_check(&e->folder.model, &a) != NEB_OK) return NULL;
+    return json_pack("{s:s, s:s, s:I, s:I, s:i, s:I, s:I, s:I, s:b, s:b, s:s}", "peft_type", "PREFIX_TUNING",
+                     "task_type", "CAUSAL_LM", "num_virtual_tokens", (json_int_t)tokens, "token_dim",
+                     (json_int_t)(a.kv_heads * a.head_dim), "num_transformer_submodules", 1,
+                     "num_attention_heads", (json_int_t)a.kv_heads, "num_layers", (json_int_t)layers,
+                     "encoder_hidden_size", (json_int_t)(a.kv_heads * a.head_dim), "prefix_projection", 0,
+                     "inference_mode", 1, "base_model_name_or_path", "");
+}
+
 static neb_status write_config(const struct adapter_out *e, const char *to)
 {
     char path[NEB_MODEL_PATH + 64];
     const char *task = neb__hf_is_seq2seq(e->kind) ? "SEQ_2_SEQ_LM" : "CAUSAL_LM";
     if (!neb__hf_has_decoder(e->kind)) task = "FEATURE_EXTRACTION";
     json_t *j = e->prompt ? prompt_config(e) : NULL;
-    if (!e->prompt) j = e->ia3 ? ia3_config(e, task) : lora_config(e, task);
+    if (e->prefix) j = prefix_config(e);
+    if (!e->prompt && !e->prefix) j = e->ia3 ? ia3_config(e, task) : lora_config(e, task);
     char *text = j ? json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(j);
     if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for adapter_config.json");
@@ -213,11 +229,29 @@ static neb_status put_prompt(struct adapter_out *e)
     return NEB_OK;
 }
 
+static neb_status put_prefix(struct adapter_out *e)
+{
+    const int64_t tokens = e->folder.peft.prefix_length, layers = e->folder.model.layers;
+    struct neb_arch a;
+    NEB_TRY(neb__model_config_check(&e->folder.model, &a));
+    NEB_TRY(neb__hf_prefix_check(&a, e->folder.path));
+    NEB_TRY(neb__hf_prefix_out(&a, layers, tokens, e->st, &e->made));
+    const int64_t width = layers * 2 * a.kv_heads * a.head_dim;
+    e->list[e->n++] = (struct neb_st_tensor){.name = "prompt_embeddings",
+                                             .type = NEB_ST_F32,
+                                             .rank = 2,
+                                             .shape = {tokens, width},
+                                             .data = e->made,
+                                             .size = (uint64_t)(tokens * width) * sizeof *e->made};
+    return NEB_OK;
+}
+
 static neb_status write_adapter(struct adapter_out *e, const char *to)
 {
     char path[NEB_MODEL_PATH + 64];
     NEB_TRY(check_out(e));
-    NEB_TRY(e->prompt ? neb__hf_kind_of_base(&e->folder, &e->kind) : neb__hf_kind_of(&e->folder, &e->kind));
+    const bool table = e->prompt || e->prefix; /* beside the matrices, not in them */
+    NEB_TRY(table ? neb__hf_kind_of_base(&e->folder, &e->kind) : neb__hf_kind_of(&e->folder, &e->kind));
     NEB_TRY(neb__hf_matrices_list(&e->folder, e->kind, &e->all));
     snprintf(path, sizeof path, "%s/model.safetensors", e->folder.path);
     NEB_TRY(neb__st_open(path, &e->st));
@@ -226,7 +260,8 @@ static neb_status write_adapter(struct adapter_out *e, const char *to)
     e->has = NEB_NEW_ARRAY(uint8_t, (size_t)e->all.n + 1);
     if (!e->list || !e->names || !e->has) return neb__fail(NEB_ERR_NOMEM, "out of memory for an adapter");
     if (e->prompt) NEB_TRY(put_prompt(e));
-    for (int i = 0; !e->prompt && i < e->all.n; i++) NEB_TRY(e->ia3 ? put_factors(e, i) : put_pair(e, i));
+    if (e->prefix) NEB_TRY(put_prefix(e));
+    for (int i = 0; !table && i < e->all.n; i++) NEB_TRY(e->ia3 ? put_factors(e, i) : put_pair(e, i));
     if (!e->n)
         return neb__fail(NEB_ERR_UNSUPPORTED, "%s has no %s in a layer that the peft library could name",
                          e->folder.path, e->ia3 ? "IA3" : "LoRA");
@@ -247,6 +282,7 @@ neb_status neb__hf_export_adapter(const char *from, const char *to)
     neb__free(e.list);
     neb__free(e.names);
     neb__free(e.has);
+    neb__free(e.made);
     neb__hf_matrices_free(&e.all);
     neb__model_yaml_free(&e.folder);
     return status;

@@ -36,4 +36,17 @@ void neb__hf_matrices_free(struct neb_hf_matrices *m);
 
 const char *neb__hf_last_word(const char *name); /* q_proj of a.b.q_proj */
 
+/* ---- hf_prefix.c ------------------------------------------------------------------------------------------------ */
+
+/* NEB_ERR_UNSUPPORTED: a prefix of such a model computes something else there. */
+neb_status neb__hf_prefix_check(const struct neb_arch *a, const char *path);
+/* Ours: the keys (part 0) or the values of a layer, (tokens, kv). */
+void neb__hf_prefix_name(int64_t layer, int part, char out[NEB_HF_NAME]);
+/* Their table as our tensors, (layers, 2, tokens, kv), or ours as their table, (tokens, layers, 2, kv). Owes a neb__free().
+ * NEB_ERR_SHAPE, NEB_ERR_CORRUPT, NEB_ERR_NOMEM */
+neb_status neb__hf_prefix_in(const struct neb_arch *a, int64_t layers, int64_t tokens,
+                             const struct neb_st_tensor *t, float **out);
+neb_status neb__hf_prefix_out(const struct neb_arch *a, int64_t layers, int64_t tokens,
+                              const struct neb_st *st, float **out);
+
 #endif

@@ -1,6 +1,6 @@
 /* hf_peft_import.c: an adapter of the peft library and a base model become one model folder.
  *
- * A prompt is one table. Otherwise the adapter's tensors say which matrices have LoRA (with DoRA's lengths) or IA3's factors, and whether these belong to inputs
+ * A prompt is one table, and so is a prefix (hf_prefix.c). Otherwise the adapter's tensors say which matrices have LoRA (with DoRA's lengths) or IA3's factors, and whether these belong to inputs
  * or to outputs; adapter_config.json says how LoRA counts. Everything there that would
  * change a number and is not known here is refused by its name. Weights are taken from the mapped files as they are. */
 #include "task/hf_peft.h"
@@ -26,8 +26,9 @@ struct adapter_in {
     char (*names)[NEB_HF_NAME];
     uint8_t *has; /* (all.n) bits of enum neb_hf_added */
     int n;
-    bool ia3, dora, prompt; /* else LoRA alone */
-    int64_t tokens;         /* of the prompt */
+    bool ia3, dora, prompt, prefix; /* else LoRA alone */
+    int64_t tokens;                 /* of the prompt or prefix */
+    float *made;                    /* the prefix's values */
     int64_t rank;
     double alpha, dropout;
 };
@@ -58,6 +59,8 @@ static bool is_harmless(const char *key)
                                         "num_transformer_submodules",
                                         "num_attention_heads",
                                         "num_layers",
+                                        "encoder_hidden_size",
+                                        "prefix_projection", /* the table is written behind it */
                                         "prompt_tuning_init",
                                         "prompt_tuning_init_text",
                                         "tokenizer_name_or_path",
@@ -103,8 +106,9 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
     json_t *value;
     e->ia3 = type && !strcmp(type, "IA3");
     e->prompt = type && !strcmp(type, "PROMPT_TUNING");
-    if (!type || (strcmp(type, "LORA") && !e->ia3 && !e->prompt))
-        return refuse("peft_type", "only LORA, IA3 and PROMPT_TUNING are supported");
+    e->prefix = type && !strcmp(type, "PREFIX_TUNING");
+    if (!type || (strcmp(type, "LORA") && !e->ia3 && !e->prompt && !e->prefix))
+        return refuse("peft_type", "only LORA, IA3, PROMPT_TUNING and PREFIX_TUNING are supported");
     if (bias && strcmp(bias, "none")) return refuse("bias", "only none is supported");
     json_object_foreach((json_t *)(uintptr_t)j, key, value)
     {
@@ -115,7 +119,7 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
             return refuse(key, "is not known here and may change what is computed");
     }
     if (e->ia3) return NEB_OK;
-    if (e->prompt) return read_prompt_config(j, e);
+    if (e->prompt || e->prefix) return read_prompt_config(j, e);
     e->dora = json_is_true(json_object_get(j, "use_dora"));
     NEB_TRY(neb__hf_whole(j, "r", -1, &e->rank));
     NEB_TRY(neb__hf_real(j, "lora_alpha", 8, &e->alpha)); /* the library's default */
@@ -205,10 +209,34 @@ static neb_status take_prompt(struct adapter_in *e, const struct neb_st_tensor *
     return NEB_OK;
 }
 
+/* The table becomes two tensors a layer. */
+static neb_status take_prefix(struct adapter_in *e, const struct neb_st_tensor *t)
+{
+    struct neb_arch a;
+    const int64_t layers = e->folder.model.layers;
+    NEB_TRY(neb__model_config_check(&e->folder.model, &a));
+    NEB_TRY(neb__hf_prefix_check(&a, e->from));
+    if (strcmp(t->name, "prompt_embeddings") || e->n)
+        return neb__fail(NEB_ERR_NOTFOUND, "%s: '%.150s' is no prefix", e->from, t->name);
+    NEB_TRY(neb__hf_prefix_in(&a, layers, e->tokens, t, &e->made));
+    const int64_t kv = a.kv_heads * a.head_dim, size = e->tokens * kv;
+    for (int64_t i = 0; i < 2 * layers; i++, e->n++) {
+        neb__hf_prefix_name(i / 2, (int)(i % 2), e->names[e->n]);
+        e->list[e->n] = (struct neb_st_tensor){.name = e->names[e->n],
+                                               .type = NEB_ST_F32,
+                                               .rank = 2,
+                                               .shape = {e->tokens, kv},
+                                               .data = e->made + i * size,
+                                               .size = (uint64_t)size * sizeof *e->made};
+    }
+    return NEB_OK;
+}
+
 static neb_status take(struct adapter_in *e, const struct neb_st_tensor *t)
 {
     const struct ending *end;
     if (e->prompt) return take_prompt(e, t);
+    if (e->prefix) return take_prefix(e, t);
     const int i = matrix_of(e, t->name, &end);
     int64_t want[2];
     if (i < 0)
@@ -242,7 +270,7 @@ static neb_status take(struct adapter_in *e, const struct neb_st_tensor *t)
 static neb_status check_complete(const struct adapter_in *e)
 {
     const uint8_t all = NEB_HF_LORA_A | NEB_HF_LORA_B | (e->dora ? NEB_HF_LORA_M : 0);
-    for (int i = 0; !e->ia3 && !e->prompt && i < e->all.n; i++)
+    for (int i = 0; !e->ia3 && !e->prompt && !e->prefix && i < e->all.n; i++)
         if (e->has[i] && e->has[i] != all)
             return neb__fail(NEB_ERR_CORRUPT, "%s: %s lacks one of its %s", e->from, e->all.list[i].theirs,
                              e->dora ? "two LoRA matrices and their magnitudes" : "two LoRA matrices");
@@ -253,8 +281,9 @@ static neb_status check_complete(const struct adapter_in *e)
 static neb_status take_all(struct adapter_in *e)
 {
     const int base = neb__st_count(e->base), added = neb__st_count(e->adapter);
-    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)(base + added));
-    e->names = neb__calloc((size_t)(base + added) + 1, sizeof *e->names);
+    const size_t room = (size_t)(base + added) + 2 * (size_t)e->folder.model.layers;
+    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, room);
+    e->names = neb__calloc(room + 1, sizeof *e->names);
     e->has = NEB_NEW_ARRAY(uint8_t, (size_t)e->all.n + 1);
     if (!e->list || !e->names || !e->has) return neb__fail(NEB_ERR_NOMEM, "out of memory for an adapter");
     for (int i = 0; i < added; i++) NEB_TRY(take(e, neb__st_at(e->adapter, i)));
@@ -314,9 +343,12 @@ static neb_status set_patterns(struct adapter_in *e, const char *option, enum ne
 static neb_status set_peft(struct adapter_in *e)
 {
     const char *method = e->ia3 ? "ia3" : "lora";
-    NEB_TRY(neb__opts_set(neb__peft_options, &e->folder.peft, "method", e->prompt ? "prompt" : method));
+    if (e->prompt) method = "prompt";
+    if (e->prefix) method = "prefix";
+    NEB_TRY(neb__opts_set(neb__peft_options, &e->folder.peft, "method", method));
     if (e->prompt) e->folder.peft.prompt_length = e->tokens;
-    if (e->prompt) return NEB_OK;
+    if (e->prefix) e->folder.peft.prefix_length = e->tokens;
+    if (e->prompt || e->prefix) return NEB_OK;
     if (e->ia3) {
         NEB_TRY(set_patterns(e, "ia3_on", NEB_HF_IA3_OUT));
         return set_patterns(e, "ia3_in", NEB_HF_IA3_IN);
@@ -393,6 +425,7 @@ neb_status neb__hf_import_adapter(const char *from, const char *base, const char
     neb__free(e.list);
     neb__free(e.names);
     neb__free(e.has);
+    neb__free(e.made);
     neb__hf_matrices_free(&e.all);
     neb__model_yaml_free(&e.folder);
     return status;

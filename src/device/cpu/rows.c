@@ -3,6 +3,7 @@
  * Rotary positions need cos and sin of position * base^(-2j/d). They are computed once per (base, head size)
  * in double, for all positions seen so far, and kept: the table grows when a longer sequence comes. */
 #include "device/cpu/cpu.h"
+#include "tensor/rope_step.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -102,15 +103,6 @@ neb_status neb__cpu_pool_bwd(void *dev, const struct neb_pool_args *a)
     return NEB_OK;
 }
 
-static double stretched(double f, const struct neb_rope_scale *s)
-{
-    const double pi = 3.14159265358979323846, turns = (double)s->original * f / (2 * pi);
-    if (!(s->factor > 0) || (s->original > 0 && turns > (double)s->high)) return f;
-    if (!(s->original > 0) || turns < (double)s->low) return f / (double)s->factor;
-    double mix = (turns - (double)s->low) / ((double)s->high - (double)s->low);
-    return mix * f + (1 - mix) * f / (double)s->factor;
-}
-
 static bool table_serves(const struct neb_cpu *c, const struct neb_rope *a, int64_t positions)
 {
     return c->rope.cosine && c->rope.positions >= positions && c->rope.half == a->head_dim / 2 &&
@@ -130,7 +122,7 @@ static neb_status rope_table(struct neb_cpu *c, const struct neb_rope *a, int64_
     c->rope.sine = c->rope.cosine + positions * half;
     c->rope.positions = positions, c->rope.half = half, c->rope.base = a->base, c->rope.scale = a->scale;
     for (int64_t j = 0; j < half; j++) {
-        double step = stretched(pow(a->base, -(double)j / (double)half), &a->scale);
+        const double step = neb__rope_step(j, half, (double)a->base, &a->scale);
         for (int64_t t = 0; t < positions; t++) {
             c->rope.cosine[t * half + j] = (float)cos((double)t * step);
             c->rope.sine[t * half + j] = (float)sin((double)t * step);
