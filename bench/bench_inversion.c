@@ -7,9 +7,13 @@
  * ranks the tokens by how far their rows point away from the mean, and guesses as many as the text has (it is told how many).
  * Chance is the share of the vocabulary that stands in the text.
  *
+ * It is tried on sums of three sites as well: what the sum tells, and whether what each site sent tells whose token it is.
+ *
  * The same is tried on updates of privacy.unit: sample with the noise that makes this single step cost epsilon = 8, which is the least
  * noise that such a job could ever have. */
 #include "bench.h"
+#include "inversion_attack.h"
+#include "inversion_plot.h"
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -25,7 +29,7 @@
 #include <string.h>
 
 struct options {
-    char *text, *out;
+    char *text, *out, *plot;
     int64_t trials, lines;
     double epsilon;
 };
@@ -34,7 +38,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, text, NEB_OPT_TEXT, "", "file", "text, a paragraph a line"),
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/inversion", "folder",
             "for tokenizer and parts of the text"),
-    NEB_OPT(struct options, trials, NEB_OPT_INT, "40", NULL, "updates that are attacked",
+    NEB_OPT(struct options, plot, NEB_OPT_TEXT, "", "file", "the figures as a picture, in SVG"),
+    NEB_OPT(struct options, trials, NEB_OPT_INT, "42", NULL, "updates that are attacked",
             NEB_OPT_RANGE(1, 100000)),
     NEB_OPT(struct options, lines, NEB_OPT_INT, "4", NULL, "lines of an update", NEB_OPT_RANGE(1, 1000)),
     NEB_OPT(struct options, epsilon, NEB_OPT_REAL, "8", NULL, "of the protected updates",
@@ -48,11 +53,6 @@ struct run {
     char job[PATH_MAX], part[PATH_MAX];
     double noise;
     int64_t samples; /* into which the lines of the trial are cut */
-};
-
-/* The findings of the attacks, over all trials. */
-struct found {
-    double right, guessed, chance;
 };
 
 /* ---- the victim ---------------------------------------------------------------------------------------- */
@@ -141,68 +141,27 @@ static neb_status send(float *d, const float *x, size_t n)
     return status;
 }
 
-/* ---- the attack ---------------------------------------------------------------------------------------- */
-
-struct guess {
-    double score;
-    int token;
-};
-
-static int by_score(const void *a, const void *b)
-{
-    double x = ((const struct guess *)a)->score, y = ((const struct guess *)b)->score;
-    return (x < y) - (x > y);
-}
-
-/* d: (vocab, width), the update. */
-static neb_status attack(const float *d, int64_t vocab, int64_t width, const uint8_t *in, int64_t n,
-                         struct found *out)
-{
-    double *mean = NEB_NEW_ARRAY(double, (size_t)width);
-    struct guess *guess = NEB_NEW_ARRAY(struct guess, (size_t)vocab);
-    if (!mean || !guess) {
-        neb__free(mean);
-        neb__free(guess);
-        return neb__fail(NEB_ERR_NOMEM, "out of memory for an attack");
-    }
-    for (int64_t v = 0; v < vocab; v++)
-        for (int64_t k = 0; k < width; k++) mean[k] += (double)d[v * width + k] / (double)vocab;
-    for (int64_t v = 0; v < vocab; v++) {
-        guess[v].token = (int)v;
-        for (int64_t k = 0; k < width; k++) guess[v].score -= mean[k] * (double)d[v * width + k];
-    }
-    qsort(guess, (size_t)vocab, sizeof *guess, by_score);
-    for (int64_t i = 0; i < n; i++) out->right += in[guess[i].token];
-    out->guessed += (double)n;
-    out->chance += (double)n * (double)n / (double)vocab;
-    neb__free(mean);
-    neb__free(guess);
-    return NEB_OK;
-}
-
-static neb_status try_update(struct run *r, const struct neb_data *data, struct neb_work *w,
-                             struct found *out)
+static neb_status make_update(struct run *r, const struct neb_data *data, struct neb_work *w,
+                              struct neb_inversion *out)
 {
     const neb_param *table_of = neb_params_find(neb__work_params(w), "embed.token.weight");
-    int64_t shape[4], all, n;
+    int64_t shape[4], all;
     if (!table_of || neb_param_shape(table_of, shape) != 2)
         return neb__fail(NEB_ERR_INTERNAL, "the model has no table of tokens");
     const size_t values = (size_t)(shape[0] * shape[1]);
     const float *x = neb__work_slab(w, &all) + neb_param_offset(table_of);
-    float *d = NEB_NEW_ARRAY(float, values);
-    uint8_t *in = NEB_NEW_ARRAY(uint8_t, (size_t)shape[0]);
-    neb_status status = d && in ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for an update");
-    if (status == NEB_OK) memcpy(d, x, values * sizeof *d);
-    if (status == NEB_OK) status = one_step(r, w);
-    if (status == NEB_OK) status = send(d, x, values);
-    if (status == NEB_OK) status = mark(data, in, &n, &r->samples);
-    if (status == NEB_OK) status = attack(d, shape[0], shape[1], in, n, out);
-    neb__free(d);
-    neb__free(in);
-    return status;
+    out->vocab = shape[0], out->width = shape[1];
+    out->d = NEB_NEW_ARRAY(float, values);
+    out->in = NEB_NEW_ARRAY(uint8_t, (size_t)shape[0]);
+    if (!out->d || !out->in) return neb__fail(NEB_ERR_NOMEM, "out of memory for an update");
+    memcpy(out->d, x, values * sizeof *out->d);
+    NEB_TRY(one_step(r, w));
+    NEB_TRY(send(out->d, x, values));
+    return mark(data, out->in, &out->tokens, &r->samples);
 }
 
-static neb_status one_trial(struct run *r, int64_t trial, bool private, struct found *out)
+/* Sites that are in one sum begin with the same model. */
+static neb_status one_trial(struct run *r, int64_t trial, bool private, struct neb_inversion *out)
 {
     char words[8][PATH_MAX];
     char *list[8];
@@ -213,7 +172,7 @@ static neb_status one_trial(struct run *r, int64_t trial, bool private, struct f
     snprintf(words[n++], PATH_MAX, "data[0].file=%.3500s", r->part);
     snprintf(words[n++], PATH_MAX, "tokenizer.file=%.3000s/data/tokenizer.model", r->opt.out);
     snprintf(words[n++], PATH_MAX, "cache=%.3000s/part", r->opt.out);
-    snprintf(words[n++], PATH_MAX, "seed=%" PRId64, trial + 1);
+    snprintf(words[n++], PATH_MAX, "seed=%" PRId64, trial / NEB_INVERSION_SITES + 1);
     if (private) {
         snprintf(words[n++], PATH_MAX, "privacy.unit=sample");
         snprintf(words[n++], PATH_MAX, "privacy.epsilon=0");
@@ -225,7 +184,7 @@ static neb_status one_trial(struct run *r, int64_t trial, bool private, struct f
     memset(&data, 0, sizeof data);
     neb_status status = neb__data_prepare(&job, &data);
     if (status == NEB_OK) status = neb__work_open(&data, 0, 1, NULL, &w);
-    if (status == NEB_OK) status = try_update(r, &data, w, out);
+    if (status == NEB_OK) status = make_update(r, &data, w, out);
     neb__work_close(w);
     neb__data_free(&data);
     neb__job_free(&job);
@@ -247,24 +206,72 @@ static neb_status make_tokenizer(const struct run *r)
     return status;
 }
 
+/* Everything that is found out: in single updates (plain, of unit: sample), and in sums. */
+struct findings {
+    struct neb_found plain, sample;
+    struct neb_inversion_sums sums;
+};
+
+static neb_status attack_all(struct run *r, struct findings *out)
+{
+    struct neb_inversion site[NEB_INVERSION_SITES] = {{0}}, private = {0};
+    neb_status status = NEB_OK;
+    for (int64_t i = 0; status == NEB_OK && i < r->opt.trials; i++) {
+        struct neb_inversion *u = &site[i % NEB_INVERSION_SITES];
+        neb__inversion_free(u);
+        neb__inversion_free(&private);
+        status = write_part(r, i, (const char *)r->text.data, r->text.len);
+        if (status == NEB_OK) status = one_trial(r, i, false, u);
+        if (status == NEB_OK) status = one_trial(r, i, true, &private);
+        if (status == NEB_OK) status = neb__inversion_attack(u, &out->plain);
+        if (status == NEB_OK) status = neb__inversion_attack(&private, &out->sample);
+        if (status == NEB_OK && i % NEB_INVERSION_SITES == NEB_INVERSION_SITES - 1)
+            status = neb__inversion_sum(site, &out->sums);
+    }
+    for (int i = 0; i < NEB_INVERSION_SITES; i++) neb__inversion_free(&site[i]);
+    neb__inversion_free(&private);
+    return status;
+}
+
+static double share(const struct neb_found *f)
+{
+    return 100 * f->right / f->guessed;
+}
+
+static double chance(const struct neb_found *f)
+{
+    return 100 * f->chance / f->guessed;
+}
+
 static neb_status measure(struct run *r, struct neb_figures *f)
 {
-    struct found found[2] = {{0}};
+    struct findings all = {0};
+    const struct neb_inversion_sums *sums = &all.sums;
     NEB_TRY(neb__privacy_noise(r->opt.epsilon, 1, 1, 1e-5, &r->noise));
     NEB_TRY(write_job(r));
     NEB_TRY(make_tokenizer(r));
     NEB_TRY(neb__file_read(r->opt.text, &r->text));
-    for (int64_t i = 0; i < r->opt.trials; i++) {
-        NEB_TRY(write_part(r, i, (const char *)r->text.data, r->text.len));
-        for (int k = 0; k < 2; k++) NEB_TRY(one_trial(r, i, k, &found[k]));
-    }
-    double chance = 100 * found[0].chance / found[0].guessed, plain = 100 * found[0].right / found[0].guessed,
-           private = 100 * found[1].right / found[1].guessed;
-    neb__figures_add(f, "chance", chance, "%", NEB_REPORT, 0);
-    neb__figures_add(f, "plain.found", plain, "%", NEB_AT_LEAST, 3 * chance);
-    neb__figures_add(f, "sample.found", private, "%", NEB_REPORT, 0);
-    neb__figures_add(f, "sample.over_chance", private - chance, "points", NEB_AT_MOST, 2);
-    return NEB_OK;
+    NEB_TRY(attack_all(r, &all));
+    neb__figures_add(f, "chance", chance(&all.plain), "%", NEB_REPORT, 0);
+    neb__figures_add(f, "plain.found", share(&all.plain), "%", NEB_AT_LEAST, 3 * chance(&all.plain));
+    neb__figures_add(f, "plain.attributed", share(&sums->plain), "%", NEB_REPORT, 0);
+    neb__figures_add(f, "sum.found", share(&sums->sum), "%", NEB_REPORT, 0);
+    neb__figures_add(f, "sum.chance", chance(&sums->sum), "%", NEB_REPORT, 0);
+    neb__figures_add(f, "secure.attributed", share(&sums->secure), "%", NEB_REPORT, 0);
+    neb__figures_add(f, "secure.over_chance", share(&sums->secure) - chance(&sums->secure), "points",
+                     NEB_AT_MOST, 2);
+    neb__figures_add(f, "sample.found", share(&all.sample), "%", NEB_REPORT, 0);
+    neb__figures_add(f, "sample.over_chance", share(&all.sample) - chance(&all.sample), "points", NEB_AT_MOST,
+                     2);
+    if (!r->opt.plot) return NEB_OK;
+    const struct neb_inversion_bar bars[] = {
+        {"unit: none", "tokens found", share(&all.plain), chance(&all.plain)},
+        {"unit: none", "right site named", share(&sums->plain), chance(&sums->plain)},
+        {"aggregate: secure", "tokens found in the sum", share(&sums->sum), chance(&sums->sum)},
+        {"aggregate: secure", "right site named", share(&sums->secure), chance(&sums->secure)},
+        {"unit: sample", "tokens found", share(&all.sample), chance(&all.sample)},
+    };
+    return neb__inversion_plot(r->opt.plot, bars, (int)(sizeof bars / sizeof *bars), r->opt.epsilon);
 }
 
 static int run(int argc, char **argv)

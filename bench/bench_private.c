@@ -1,10 +1,12 @@
 /* bench_private.c: what secure sums cost beside the plain int8 rung, at 25 million parameters.
  *
- *     bytes.N   bytes that a site sends to one peer in a round of N sites: masked codes and all messages about them, over the bytes of
- *               plain int8 updates
- *     cpu.3     processor seconds of the session's own thread a round (coding, storing, checking, applying), three sites over the
+ *     bytes.N   bytes that a site of N sends to one peer for a sweep over all fragments (updates, records and every other message), over the
+ *               same with int8, as the sessions count them. Five and ten sites have a tenth of the parameters each: what does not
+ *               depend on their number weighs ten times as much there
+ *     cpu.3     processor seconds of the session's own thread a sweep (coding, storing, checking, applying), three sites over the
  *               loopback, over the same with int8. Arms take turns; each figure is the median of them
- *     seconds.secure, seconds.int8   these processor seconds themselves */
+ *     seconds.secure, seconds.int8   these processor seconds themselves
+ *     size.N    the same as bytes.N by the sizes of the messages alone: one update, keys, offer and shares, with all parameters */
 #include "bench.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -24,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SITES = 3, PARTS = 64, TURNS_MAX = 9 };
+enum { SITES_MAX = 10, PARTS = 64, TURNS_MAX = 9 };
 
 struct options {
     double params;
@@ -38,7 +40,7 @@ static const struct neb_opt table[] = {
             NEB_OPT_RANGE(1, 1000)),
     NEB_OPT(struct options, turns, NEB_OPT_INT, "3", NULL, "arms of each kind, in turn",
             NEB_OPT_RANGE(1, TURNS_MAX)),
-    NEB_OPT(struct options, port, NEB_OPT_INT, "17610", NULL, "the first of three ports of this machine",
+    NEB_OPT(struct options, port, NEB_OPT_INT, "17610", NULL, "the first of ten ports of this machine",
             NEB_OPT_RANGE(1024, 65000)),
     NEB_OPT_END,
 };
@@ -54,23 +56,25 @@ struct member {
     pthread_t thread;
 };
 
-static neb_status make_sites(const char *dir, int64_t port)
+static neb_status make_sites(const char *dir, int64_t port, int sites)
 {
-    struct neb_member members[SITES];
+    struct neb_member members[SITES_MAX];
     struct neb_chain *chain = NULL;
     char path[300], identity[NEB_IDENTITY_SIZE], name[8];
     memset(members, 0, sizeof members);
-    for (int i = 0; i < SITES; i++) {
+    for (int i = 0; i < sites; i++) {
         snprintf(path, sizeof path, "%s/%c", dir, 'a' + i);
         snprintf(name, sizeof name, "%c", 'a' + i);
         NEB_TRY(neb__site_init(path, name, identity));
         NEB_TRY(neb__site_identity(path, members[i].name, &members[i].key));
-        members[i].votes = members[i].addresses = 1;
+        members[i].votes = i < NEB_ROUND_VOTERS_MAX;
+        members[i].addresses = 1;
         snprintf(members[i].address[0], NEB_ADDRESS_SIZE, "127.0.0.1:%d", (int)port + i);
     }
-    NEB_TRY(neb__chain_create(&members[0].key, NULL, 0, &(struct neb_roster){members, SITES}, &chain));
+    NEB_TRY(
+        neb__chain_create(&members[0].key, NULL, 0, &(struct neb_roster){members, (uint32_t)sites}, &chain));
     neb_status status = NEB_OK;
-    for (int i = 0; i < SITES && status == NEB_OK; i++) {
+    for (int i = 0; i < sites && status == NEB_OK; i++) {
         snprintf(path, sizeof path, "%s/%c", dir, 'a' + i);
         status = neb__site_roster_save(path, chain);
     }
@@ -117,81 +121,95 @@ static neb_status begin(struct member *m, const char *dir, bool secure)
     return neb_session_start(m->session, 0);
 }
 
-/* Rounds merged, and the processor seconds of the session's thread. */
-static int64_t progress(struct member *m, double *cpu)
+/* What a sweep over all fragments costs a site. cpu: seconds of the session's thread; bytes: to one peer. 0: it did not come about. */
+struct cost {
+    double cpu, bytes;
+};
+
+/* Rounds merged, and the processor seconds and bytes until now. */
+static int64_t progress(struct member *m, int sites, struct cost *now)
 {
     struct neb_session_status st;
     neb_session_get_status(m->session, &st);
     pthread_mutex_lock(&m->session->lock);
     int64_t rounds = m->session->mirror.rounds;
     pthread_mutex_unlock(&m->session->lock);
-    *cpu = st.driver_cpu_s;
+    *now = (struct cost){st.driver_cpu_s, (double)st.bytes_out / (sites - 1)};
     return rounds;
 }
 
-static bool any_failed(struct member *m)
+static bool any_failed(struct member *m, int sites)
 {
-    for (int i = 0; i < SITES; i++)
+    for (int i = 0; i < sites; i++)
         if (atomic_load(&m[i].failed)) return true;
     return false;
 }
 
-/* Processor seconds a sweep over all fragments, mean of the sites. Negative: it did not come about. */
-static double measure(struct member *m, int64_t sweeps)
+/* Mean of the sites, a sweep. */
+static struct cost measure(struct member *m, int sites, int64_t sweeps)
 {
     const int64_t fragments = m[0].session->fragments, limit = neb__now_ns();
-    double cpu, sum = 0, from[SITES];
-    int64_t first[SITES], done = 0;
+    struct cost now, from[SITES_MAX], mean = {0, 0};
+    int64_t first[SITES_MAX], done = 0;
     bool began = false;
-    while (!any_failed(m) && neb__seconds_since(limit) < 60 + 60 * (double)sweeps) {
+    while (!any_failed(m, sites) && neb__seconds_since(limit) < 60 + 60 * (double)sweeps) {
         usleep(20000);
         done = INT64_MAX;
-        for (int i = 0; i < SITES; i++) {
-            int64_t rounds = progress(&m[i], &cpu) - (began ? first[i] : fragments);
+        for (int i = 0; i < sites; i++) {
+            int64_t rounds = progress(&m[i], sites, &now) - (began ? first[i] : fragments);
             if (rounds < done) done = rounds;
         }
         if (!began && done >= 0) { /* the first sweep warms up */
             began = true;
-            for (int i = 0; i < SITES; i++) first[i] = progress(&m[i], &from[i]);
+            for (int i = 0; i < sites; i++) first[i] = progress(&m[i], sites, &from[i]);
         } else if (began && done >= sweeps * fragments)
             break;
     }
-    if (!began || done < sweeps * fragments) return -1;
-    for (int i = 0; i < SITES; i++) {
-        int64_t rounds = progress(&m[i], &cpu) - first[i];
-        sum += (cpu - from[i]) * (double)fragments / (double)rounds / SITES;
+    if (!began || done < sweeps * fragments) {
+        (void)neb__fail(NEB_ERR_TIMEOUT, "%d sites made %" PRId64 " rounds in %.0f seconds", sites, done,
+                        neb__seconds_since(limit));
+        return mean;
     }
-    return sum;
+    for (int i = 0; i < sites; i++) {
+        double rounds = (double)(progress(&m[i], sites, &now) - first[i]) / (double)fragments;
+        mean.cpu += (now.cpu - from[i].cpu) / rounds / sites;
+        mean.bytes += (now.bytes - from[i].bytes) / rounds / sites;
+    }
+    return mean;
 }
 
-static double arm(const struct options *o, bool secure)
+static struct cost arm(const struct options *o, int sites, double params, bool secure)
 {
     char dir[] = "/tmp/nebula-private-XXXXXX", command[300];
-    struct member *m = NEB_NEW_ARRAY(struct member, SITES);
-    double seconds = -1;
+    struct member *m = NEB_NEW_ARRAY(struct member, (size_t)sites);
+    struct cost cost = {0, 0};
     int began = 0;
-    if (!m || !mkdtemp(dir)) return -1;
-    neb_status status = make_sites(dir, o->port);
-    for (int i = 0; status == NEB_OK && i < SITES; i++) {
-        m[i].n = (size_t)o->params;
+    if (!m || !mkdtemp(dir)) {
+        neb__free(m);
+        return cost;
+    }
+    neb_status status = make_sites(dir, o->port, sites);
+    for (int i = 0; status == NEB_OK && i < sites; i++) {
+        m[i].n = (size_t)params;
         m[i].index = i;
         status = begin(&m[i], dir, secure);
     }
-    for (int i = 0; status == NEB_OK && i < SITES; i++)
+    for (int i = 0; status == NEB_OK && i < sites; i++)
         began += !pthread_create(&m[i].thread, NULL, train, &m[i]);
-    if (began == SITES) seconds = measure(m, o->rounds);
-    for (int i = 0; i < SITES; i++) atomic_store(&m[i].stop, true);
+    if (began == sites) cost = measure(m, sites, o->rounds);
+    for (int i = 0; i < sites; i++) atomic_store(&m[i].stop, true);
     for (int i = 0; i < began; i++) pthread_join(m[i].thread, NULL);
-    for (int i = 0; i < SITES; i++) {
+    for (int i = 0; i < sites; i++) {
         if (m[i].session) neb_session_close(m[i].session);
         neb__free(m[i].x);
     }
     neb__free(m);
     snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command) ? -1 : seconds;
+    if (system(command)) cost.cpu = 0;
+    return cost;
 }
 
-/* ---- bytes --------------------------------------------------------------------------------------------- */
+/* ---- sizes --------------------------------------------------------------------------------------------- */
 
 /* A plain int8 update of so many values of noise. */
 static double plain_bytes(size_t n)
@@ -217,31 +235,50 @@ static double masked_bytes(size_t n, int sites)
            offer + reveal;
 }
 
+static int small_arms(const struct options *o, int sites, double most, struct neb_figures *f)
+{
+    char name[32];
+    struct cost plain = arm(o, sites, o->params / 10, false), secure = arm(o, sites, o->params / 10, true);
+    if (plain.bytes <= 0 || secure.bytes <= 0) return 1;
+    snprintf(name, sizeof name, "bytes.%d", sites);
+    neb__figures_add(f, name, secure.bytes / plain.bytes, "x", NEB_AT_MOST, most);
+    return 0;
+}
+
+static int three_sites(const struct options *o, struct neb_figures *f)
+{
+    double cpu[TURNS_MAX], bytes[TURNS_MAX], seconds[2][TURNS_MAX];
+    const int turns = (int)o->turns;
+    for (int t = 0; t < turns; t++) {
+        struct cost plain = arm(o, 3, o->params, false), secure = arm(o, 3, o->params, true);
+        if (plain.cpu <= 0 || secure.cpu <= 0) return 1;
+        cpu[t] = secure.cpu / plain.cpu;
+        bytes[t] = secure.bytes / plain.bytes;
+        seconds[0][t] = plain.cpu, seconds[1][t] = secure.cpu;
+    }
+    neb__figures_add(f, "bytes.3", neb__figures_median(bytes, turns), "x", NEB_AT_MOST, 1.35);
+    neb__figures_add(f, "cpu.3", neb__figures_median(cpu, turns), "x", NEB_AT_MOST, 1.5);
+    neb__figures_add(f, "seconds.int8", neb__figures_median(seconds[0], turns), "s", NEB_REPORT, 0);
+    neb__figures_add(f, "seconds.secure", neb__figures_median(seconds[1], turns), "s", NEB_REPORT, 0);
+    return 0;
+}
+
 static int all_figures(const struct options *o, struct neb_figures *f)
 {
     static const struct {
         int sites;
         double most;
     } cases[] = {{3, 1.35}, {5, 1.5}, {10, 1.65}};
-    double ratio[TURNS_MAX], seconds[2][TURNS_MAX];
     const size_t n = (size_t)o->params / 8; /* eight fragments */
     double plain = plain_bytes(n);
-    if (!(plain > 0)) return 1;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    int rc = plain > 0 ? three_sites(o, f) : 1;
+    for (size_t i = 0; !rc && i < sizeof cases / sizeof *cases; i++) {
         char name[32];
-        snprintf(name, sizeof name, "bytes.%d", cases[i].sites);
+        if (cases[i].sites > 3) rc = small_arms(o, cases[i].sites, cases[i].most, f);
+        snprintf(name, sizeof name, "size.%d", cases[i].sites);
         neb__figures_add(f, name, masked_bytes(n, cases[i].sites) / plain, "x", NEB_AT_MOST, cases[i].most);
     }
-    for (int64_t t = 0; t < o->turns; t++) {
-        seconds[0][t] = arm(o, false);
-        seconds[1][t] = arm(o, true);
-        if (seconds[0][t] <= 0 || seconds[1][t] <= 0) return 1;
-        ratio[t] = seconds[1][t] / seconds[0][t];
-    }
-    neb__figures_add(f, "cpu.3", neb__figures_median(ratio, (int)o->turns), "x", NEB_AT_MOST, 1.5);
-    neb__figures_add(f, "seconds.int8", neb__figures_median(seconds[0], (int)o->turns), "s", NEB_REPORT, 0);
-    neb__figures_add(f, "seconds.secure", neb__figures_median(seconds[1], (int)o->turns), "s", NEB_REPORT, 0);
-    return 0;
+    return rc;
 }
 
 static int run(int argc, char **argv)
