@@ -40,6 +40,8 @@ static struct neb_privacy_rule rule(void)
     return r;
 }
 
+static bool bare; /* sessions without privacy */
+
 static void open_member(struct member *m, const char *dir)
 {
     struct neb_session_config c = neb_session_defaults();
@@ -54,7 +56,7 @@ static void open_member(struct member *m, const char *dir)
     m->dir = dir;
     atomic_store(&m->stop, false);
     assert_ok(neb_session_open(dir, &c, &m->session));
-    assert_ok(neb__session_set_privacy(m->session, &r));
+    if (!bare) assert_ok(neb__session_set_privacy(m->session, &r));
     assert_ok(neb_session_register(m->session, &p));
     assert_ok(neb_session_start(m->session, 0));
 }
@@ -301,6 +303,32 @@ static void a_restored_account_learns_from_the_log(void **state)
     sites_free(&sites);
 }
 
+/* Updates left without noise, then the job got a budget: no number would be true. */
+static void a_run_that_began_without_privacy_sends_nothing_more(void **state)
+{
+    (void)state;
+    static struct member m[2];
+    struct sites sites;
+    struct neb_session_status s;
+    sites_make(&sites, 2, NULL);
+    bare = true;
+    begin(m, &sites);
+    do {
+        sleep_ms(20);
+        neb_session_get_status(m[0].session, &s);
+    } while (s.commits < 3);
+    end(m);
+    bare = false;
+    check_log_quiet();
+    begin(m, &sites);
+    for (int i = 0; i < 2; i++) wait_for_steps(&m[i], 40);
+    for (int i = 0; i < 2; i++) assert_int_equal(0, charged(&m[i]));
+    for (int i = 0; i < 2; i++) assert_true(m[i].session->privacy.said);
+    end(m);
+    check_log_restore();
+    sites_free(&sites);
+}
+
 /* Nobody knows what a damaged account has spent. */
 static void a_damaged_account_is_refused(void **state)
 {
@@ -367,6 +395,7 @@ int main(void)
         cmocka_unit_test(fragments_get_the_noise_of_a_sweep),
         cmocka_unit_test(a_spent_budget_stops_the_updates),
         cmocka_unit_test(a_restored_account_learns_from_the_log),
+        cmocka_unit_test(a_run_that_began_without_privacy_sends_nothing_more),
         cmocka_unit_test(a_damaged_account_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,6 +146,7 @@ struct unknown {
         uint64_t steps;
     } of[NEB_CAPTURES]; /* by fragment */
     int fragments;
+    bool bare; /* one of them left without noise: it is here, and has no statement */
 };
 
 static void add_unknown(struct unknown *u, uint32_t c0, const struct neb_named *own)
@@ -169,7 +170,10 @@ static void find_unknown(neb_session *s, uint64_t commit, struct unknown *out)
         const struct neb_record *rec = neb__round_record(s->core, i);
         const struct neb_named *own =
             rec && rec->type == NEB_RECORD_ROUND ? neb__record_of(rec, s->self) : NULL;
-        if (own && own->k > known) add_unknown(out, rec->c0, own);
+        struct neb_update_header h;
+        if (!own || own->k <= known) continue;
+        add_unknown(out, rec->c0, own);
+        out->bare = out->bare || (neb__updates_header(&s->updates, &own->hash, &h) && !h.before);
     }
 }
 
@@ -183,6 +187,10 @@ static neb_status admit_unknown(neb_session *s, uint64_t commit)
         s->privacy.looked = commit;
         return NEB_OK;
     }
+    if (u.bare)
+        return neb__quiet(NEB_ERR_LIMIT,
+                          "this site has sent updates of this run without privacy, and no noise that comes "
+                          "later hides what they told: nothing more leaves it. Begin a new run");
     for (int i = 0; i < u.fragments; i++)
         if (u.of[i].steps > steps) steps = u.of[i].steps;
     uint64_t drift = s->config.drift_steps > 0 ? (uint64_t)s->config.drift_steps
@@ -219,9 +227,11 @@ neb_status neb__session_privacy_release(neb_session *s, const struct neb_update_
     if (!s->privacy.ledger) return NEB_OK;
     neb__round_status(s->core, &st);
     if (!st.caught_up) return NEB_ERR_AGAIN;
-    NEB_TRY(admit_unknown(s, st.commit));
+    neb_status status = admit_unknown(s, st.commit);
+    if (status == NEB_ERR_LIMIT) return spent(s);
+    NEB_TRY(status);
     bool site = s->privacy.rule.unit == NEB_PRIVACY_SITE;
-    neb_status status = neb__privacy_charge(s->privacy.ledger, site ? 1 : 0, h->k);
+    status = neb__privacy_charge(s->privacy.ledger, site ? 1 : 0, h->k);
     if (status == NEB_ERR_LIMIT) return spent(s);
     NEB_TRY(status);
     neb__privacy_state(s->privacy.ledger, &now);

@@ -9,9 +9,10 @@
  * for to everybody: REVEAL. Every member puts the seeds together as soon as it can, so that any of them can lead on. A share counts if its
  * hash stands in the offer; if enough shares that do give another secret than was promised, their dealer has lied, and the attempt is void.
  *
- * Messages may be lost: they are said again every second as long as they matter. A message of another attempt is ignored. A site that
+ * Messages may be lost: they are said again every second as long as they matter; offers, the only large ones, more and more seldom. A message of another attempt is ignored. A site that
  * cannot contribute to the attempt under way (it lost its secrets) sends KEYS for the next one, and so tells that nobody need wait. */
 #include "run/secure.h"
+#include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -660,6 +661,17 @@ static void say_out(neb_session *s, const struct neb_sum_attempt *a)
     say_keys(s, &k, NEB_NO_SITE);
 }
 
+/* Whether an offer is to be said again: a second after something changed, then after two, four, …, at most every half minute. */
+static bool offer_due(struct neb_sum_attempt *a, uint64_t what)
+{
+    const int64_t now = neb__now_ns();
+    bool same = a->said_for == what;
+    if (same && now - a->said_at < a->said_gap) return false;
+    a->said_gap = same ? neb__clamp_int(2 * a->said_gap, second, 32 * second) : second;
+    a->said_for = what, a->said_at = now;
+    return true;
+}
+
 /* OPEN may have come to a site before the offers that it names. */
 static void say_named(neb_session *s, const struct neb_sum_attempt *a, const struct neb_record *open)
 {
@@ -679,7 +691,7 @@ static void turn(neb_session *s, struct neb_sum_attempt *a)
     }
     if (!now.survivors) forget_reveals(a);
     if (now.open && a->asked == next_of(now.attempt)) say_out(s, a);
-    if (now.open && !now.survivors && a->attempt == now.attempt)
+    if (now.open && !now.survivors && a->attempt == now.attempt && offer_due(a, now.open))
         say_named(s, a, neb__round_record(s->core, now.open));
     if (now.survivors && a->reveal[s->self]) say_reveal(s, a->reveal[s->self]);
     if (now.survivors) join(s, a, now.survivors);
@@ -689,7 +701,7 @@ static void turn(neb_session *s, struct neb_sum_attempt *a)
     say_keys(s, &a->keys[s->self], NEB_NO_SITE);
     deal_if_due(s, a);
     const struct neb_buf *own = &a->offer[s->self][0];
-    if (own->len) say(s, NEB_MSG_SUM_OFFER, own->data, own->len);
+    if (own->len && offer_due(a, ~a->dealt)) say(s, NEB_MSG_SUM_OFFER, own->data, own->len);
 }
 
 void neb__sums_turn(neb_session *s)

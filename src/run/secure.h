@@ -37,6 +37,9 @@ struct neb_sum_attempt {
     uint8_t seed[NEB_SITES_MAX][NEB_SEED_SIZE];
     uint16_t asked; /* the core asked for an offer for this attempt */
     uint64_t asked_version;
+    uint64_t
+        said_for; /* the OPEN, or the sites, for which the offer was said last: when, and how long it is not said again */
+    int64_t said_at, said_gap; /* ns */
     int64_t keyed_at,
         missed_at; /* ns; missed_at: since when an offer that OPEN names is not here; 0: none is missing */
 };
