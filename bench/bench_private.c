@@ -124,7 +124,24 @@ static neb_status begin(struct member *m, const char *dir, bool secure)
 /* What a sweep over all fragments costs a site. cpu: seconds of the session's thread; bytes: to one peer. 0: it did not come about. */
 struct cost {
     double cpu, bytes;
+    int64_t
+        own; /* until now: rounds that hold an update of this site. On a busy machine some go without it, and cost it no bytes */
 };
+
+static int64_t own_rounds(neb_session *s)
+{
+    struct neb_round_status st;
+    int64_t n = 0;
+    pthread_mutex_lock(&s->busy);
+    neb__round_status(s->core, &st);
+    for (uint64_t i = 1; i <= st.commit; i++) {
+        const struct neb_record *rec = neb__round_record(s->core, i);
+        n +=
+            rec && rec->type == NEB_RECORD_ROUND && neb__record_of(rec, s->self) && !neb__record_is_void(rec);
+    }
+    pthread_mutex_unlock(&s->busy);
+    return n;
+}
 
 /* Rounds merged, and the processor seconds and bytes until now. */
 static int64_t progress(struct member *m, int sites, struct cost *now)
@@ -134,7 +151,7 @@ static int64_t progress(struct member *m, int sites, struct cost *now)
     pthread_mutex_lock(&m->session->lock);
     int64_t rounds = m->session->mirror.rounds;
     pthread_mutex_unlock(&m->session->lock);
-    *now = (struct cost){st.driver_cpu_s, (double)st.bytes_out / (sites - 1)};
+    *now = (struct cost){st.driver_cpu_s, (double)st.bytes_out / (sites - 1), own_rounds(m->session)};
     return rounds;
 }
 
@@ -149,7 +166,7 @@ static bool any_failed(struct member *m, int sites)
 static struct cost measure(struct member *m, int sites, int64_t sweeps)
 {
     const int64_t fragments = m[0].session->fragments, limit = neb__now_ns();
-    struct cost now, from[SITES_MAX], mean = {0, 0};
+    struct cost now, from[SITES_MAX], mean = {0, 0, 0};
     int64_t first[SITES_MAX], done = 0;
     bool began = false;
     while (!any_failed(m, sites) && neb__seconds_since(limit) < 60 + 60 * (double)sweeps) {
@@ -173,7 +190,8 @@ static struct cost measure(struct member *m, int sites, int64_t sweeps)
     for (int i = 0; i < sites; i++) {
         double rounds = (double)(progress(&m[i], sites, &now) - first[i]) / (double)fragments;
         mean.cpu += (now.cpu - from[i].cpu) / rounds / sites;
-        mean.bytes += (now.bytes - from[i].bytes) / rounds / sites;
+        double own = (double)(now.own - from[i].own) / (double)fragments;
+        if (own > 0) mean.bytes += (now.bytes - from[i].bytes) / own / sites;
     }
     return mean;
 }
@@ -182,7 +200,7 @@ static struct cost arm(const struct options *o, int sites, double params, bool s
 {
     char dir[] = "/tmp/nebula-private-XXXXXX", command[300];
     struct member *m = NEB_NEW_ARRAY(struct member, (size_t)sites);
-    struct cost cost = {0, 0};
+    struct cost cost = {0, 0, 0};
     int began = 0;
     if (!m || !mkdtemp(dir)) {
         neb__free(m);
