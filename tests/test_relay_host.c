@@ -3,13 +3,12 @@
 #include "check.h"
 #include "net/relay/meeting.h"
 #include "net/relay/relay_host.h"
-#include "net/relay/relay_wire.h"
+#include "relay_visitor.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
 #include <nebula/log.h>
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -221,79 +220,9 @@ static void test_too_many(void **state)
 
 /* ---- members ------------------------------------------------------------------------------------------- */
 
-/* A guest of our own making, which blocks. */
-struct guest {
-    int fd;
-    struct neb_tls_context *context;
-    struct neb_tls *tls;
-    struct neb_relay_reader reader;
-};
-
-static void guest_flush(struct guest *g)
-{
-    struct neb_buf *out = neb__tls_out(g->tls);
-    send(g->fd, out->data, out->len, MSG_NOSIGNAL);
-    neb__buf_clear(out);
-}
-
-static size_t guest_pull(void *arg, uint8_t *to, size_t n)
-{
-    struct guest *g = arg;
-    size_t left = neb__tls_record_left(g->tls);
-    guest_flush(g);
-    ssize_t got = recv(g->fd, to, n < left ? n : left, 0);
-    return got > 0 ? (size_t)got : 0;
-}
-
 static int dial_host(void)
 {
-    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(neb__relay_host_port(host))};
-    struct timeval limit = {30, 0};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof sa), 0);
-    return fd;
-}
-
-static void guest_ask(struct guest *g, const struct neb_key *key, const struct neb_relay_ask *ask)
-{
-    uint8_t body[NEB_RELAY_ASK_SIZE];
-    memset(g, 0, sizeof *g);
-    g->fd = dial_host();
-    assert_ok(neb__tls_context_create(key, "guest", &g->context));
-    assert_ok(neb__tls_open(g->context, false, 1 << 20, guest_pull, g, &g->tls));
-    while (neb__tls_handshake(g->tls) == NEB_ERR_AGAIN) guest_flush(g);
-    neb__relay_ask_put(ask, body);
-    assert_ok(neb__relay_send(g->tls, NEB_RELAY_ASK, body, sizeof body));
-    guest_flush(g);
-}
-
-static neb_status guest_hear(struct guest *g, struct neb_relay_message *m)
-{
-    return neb__relay_next(g->tls, &g->reader, UINT32_MAX, m);
-}
-
-static void guest_expect(struct guest *g, enum neb_relay_type type, struct neb_relay_message *m)
-{
-    assert_ok(guest_hear(g, m));
-    assert_int_equal(m->type, type);
-}
-
-static int guest_refused(struct guest *g)
-{
-    struct neb_relay_message m;
-    struct neb_relay_refusal r;
-    guest_expect(g, NEB_RELAY_REFUSE, &m);
-    assert_ok(neb__relay_refusal_get(m.body, m.size, &r));
-    return r.code;
-}
-
-static void guest_leave(struct guest *g)
-{
-    close(g->fd);
-    neb__tls_close(g->tls);
-    neb__tls_context_free(g->context);
+    return visitor_dial(neb__relay_host_port(host), NULL);
 }
 
 static struct neb_relay_ask asks(enum neb_relay_what what)
@@ -302,30 +231,30 @@ static struct neb_relay_ask asks(enum neb_relay_what what)
         NEB_RELAY_VERSION_MIN, NEB_RELAY_VERSION, (uint8_t)what, chain->genesis_hash, 0, 0, 0};
 }
 
-static void stand(struct guest *g, int member)
+static void stand(struct relay_visitor *g, int member)
 {
     struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
     struct neb_relay_message m;
-    guest_ask(g, member_key[member], &ask);
-    guest_expect(g, NEB_RELAY_HERE, &m);
+    visitor_ask(g, dial_host(), member_key[member], &ask);
+    visitor_expect(g, NEB_RELAY_HERE, &m);
 }
 
 /* Member 0 calls member 1, which stands. Bytes of both ways arrive, in any amount, and nothing of the host's is among them. */
-static void join(struct guest *standing, struct guest *caller, struct guest *answerer)
+static void join(struct relay_visitor *standing, struct relay_visitor *caller, struct relay_visitor *answerer)
 {
     struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
     struct neb_relay_message m;
     struct neb_relay_ring ring;
     ask.peer = 2;
-    guest_ask(caller, member_key[0], &ask);
-    guest_expect(standing, NEB_RELAY_RING, &m);
+    visitor_ask(caller, dial_host(), member_key[0], &ask);
+    visitor_expect(standing, NEB_RELAY_RING, &m);
     assert_ok(neb__relay_ring_get(m.body, m.size, &ring));
     assert_int_equal(ring.caller, 1);
     ask = asks(NEB_RELAY_ANSWER);
     ask.ticket = ring.ticket;
-    guest_ask(answerer, member_key[1], &ask);
-    guest_expect(caller, NEB_RELAY_JOINED, &m);
-    guest_expect(answerer, NEB_RELAY_JOINED, &m);
+    visitor_ask(answerer, dial_host(), member_key[1], &ask);
+    visitor_expect(caller, NEB_RELAY_JOINED, &m);
+    visitor_expect(answerer, NEB_RELAY_JOINED, &m);
 }
 
 enum { BULK = 24 << 20 };
@@ -349,7 +278,7 @@ static void *send_bulk(void *arg)
 static void test_join(void **state)
 {
     (void)state;
-    struct guest standing, caller, answerer;
+    struct relay_visitor standing, caller, answerer;
     static uint8_t got[1 << 16];
     pthread_t sender;
     void *failed;
@@ -369,16 +298,16 @@ static void test_join(void **state)
     pthread_join(sender, &failed);
     assert_null(failed);
     assert_int_equal(at, BULK);
-    guest_leave(&caller);
-    guest_leave(&answerer);
-    guest_leave(&standing);
+    visitor_leave(&caller);
+    visitor_leave(&answerer);
+    visitor_leave(&standing);
 }
 
 /* A pair whose receiver reads nothing holds neither the host nor another pair. */
 static void test_stalled_pair(void **state)
 {
     (void)state;
-    struct guest standing, a[2], b[2];
+    struct relay_visitor standing, a[2], b[2];
     static uint8_t piece[1 << 16];
     struct timeval brief = {0, 300000};
     size_t stuffed = 0;
@@ -391,8 +320,8 @@ static void test_stalled_pair(void **state)
         assert_int_equal(send(a[1].fd, piece, 1000, 0), 1000);
         assert_int_equal(recv(b[1].fd, piece, 1000, MSG_WAITALL), 1000);
     }
-    for (int i = 0; i < 2; i++) guest_leave(&a[i]), guest_leave(&b[i]);
-    guest_leave(&standing);
+    for (int i = 0; i < 2; i++) visitor_leave(&a[i]), visitor_leave(&b[i]);
+    visitor_leave(&standing);
 }
 
 static void test_not_members(void **state)
@@ -400,25 +329,25 @@ static void test_not_members(void **state)
     (void)state;
     struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
     struct neb_key *stranger;
-    struct guest g;
+    struct relay_visitor g;
     assert_ok(neb__key_create(&stranger));
-    guest_ask(&g, stranger, &ask);
-    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_KEY);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), stranger, &ask);
+    assert_int_equal(visitor_refused(&g), NEB_RELAY_REFUSE_KEY);
+    visitor_leave(&g);
     ask = asks(NEB_RELAY_CALL);
     ask.peer = 3;
-    guest_ask(&g, member_key[0], &ask);
-    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_ABSENT);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), member_key[0], &ask);
+    assert_int_equal(visitor_refused(&g), NEB_RELAY_REFUSE_ABSENT);
+    visitor_leave(&g);
     ask = asks(NEB_RELAY_ANSWER);
     ask.ticket = 12345;
-    guest_ask(&g, member_key[0], &ask);
-    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_TICKET);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), member_key[0], &ask);
+    assert_int_equal(visitor_refused(&g), NEB_RELAY_REFUSE_TICKET);
+    visitor_leave(&g);
     ask.version_min = ask.version_max = 99;
-    guest_ask(&g, member_key[0], &ask);
-    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_VERSION);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), member_key[0], &ask);
+    assert_int_equal(visitor_refused(&g), NEB_RELAY_REFUSE_VERSION);
+    visitor_leave(&g);
     neb__key_free(stranger);
 }
 
@@ -426,38 +355,22 @@ static void test_not_members(void **state)
 static void test_stolen_ticket(void **state)
 {
     (void)state;
-    struct guest standing, caller, thief;
+    struct relay_visitor standing, caller, thief;
     struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
     struct neb_relay_message m;
     struct neb_relay_ring ring;
     stand(&standing, 1);
     ask.peer = 2;
-    guest_ask(&caller, member_key[0], &ask);
-    guest_expect(&standing, NEB_RELAY_RING, &m);
+    visitor_ask(&caller, dial_host(), member_key[0], &ask);
+    visitor_expect(&standing, NEB_RELAY_RING, &m);
     assert_ok(neb__relay_ring_get(m.body, m.size, &ring));
     ask = asks(NEB_RELAY_ANSWER);
     ask.ticket = ring.ticket;
-    guest_ask(&thief, member_key[2], &ask);
-    assert_int_equal(guest_refused(&thief), NEB_RELAY_REFUSE_TICKET);
-    guest_leave(&thief);
-    guest_leave(&caller);
-    guest_leave(&standing);
-}
-
-/* Shows the chain in pieces after WANT. */
-static void show(struct guest *g, const uint8_t *p, size_t n)
-{
-    struct neb_relay_message m;
-    guest_expect(g, NEB_RELAY_WANT, &m);
-    for (size_t at = 0; at < n;) {
-        uint8_t body[NEB_RELAY_BODY_MAX];
-        size_t piece = n - at < NEB_RELAY_SHOW_PIECE ? n - at : NEB_RELAY_SHOW_PIECE;
-        body[0] = at + piece == n;
-        memcpy(body + 1, p + at, piece);
-        assert_ok(neb__relay_send(g->tls, NEB_RELAY_SHOW, body, piece + 1));
-        guest_flush(g);
-        at += piece;
-    }
+    visitor_ask(&thief, dial_host(), member_key[2], &ask);
+    assert_int_equal(visitor_refused(&thief), NEB_RELAY_REFUSE_TICKET);
+    visitor_leave(&thief);
+    visitor_leave(&caller);
+    visitor_leave(&standing);
 }
 
 static void test_shown(void **state)
@@ -467,30 +380,30 @@ static void test_shown(void **state)
     struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
     struct neb_relay_message m;
     struct neb_buf bytes;
-    struct guest g;
+    struct relay_visitor g;
     struct neb_key *stranger;
     open_host(&limits, false);
     neb__buf_init(&bytes, 1 << 20);
     assert_ok(neb__chain_encode(chain, &bytes));
     assert_ok(neb__key_create(&stranger));
-    guest_ask(&g, stranger, &ask); /* not a member of what it shows */
-    show(&g, bytes.data, bytes.len);
-    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_RUN);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), stranger, &ask); /* not a member of what it shows */
+    visitor_show(&g, bytes.data, bytes.len);
+    assert_int_equal(visitor_refused(&g), NEB_RELAY_REFUSE_RUN);
+    visitor_leave(&g);
     bytes.data[bytes.len / 2] ^= 1;
-    guest_ask(&g, member_key[0], &ask);
-    show(&g, bytes.data, bytes.len);
-    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_RUN);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), member_key[0], &ask);
+    visitor_show(&g, bytes.data, bytes.len);
+    assert_int_equal(visitor_refused(&g), NEB_RELAY_REFUSE_RUN);
+    visitor_leave(&g);
     bytes.data[bytes.len / 2] ^= 1;
-    guest_ask(&g, member_key[0], &ask);
-    show(&g, bytes.data, bytes.len);
-    guest_expect(&g, NEB_RELAY_HERE, &m);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), member_key[0], &ask);
+    visitor_show(&g, bytes.data, bytes.len);
+    visitor_expect(&g, NEB_RELAY_HERE, &m);
+    visitor_leave(&g);
     close_host(NULL);
     open_host(&limits, false); /* it has kept what it was shown */
     stand(&g, 0);
-    guest_leave(&g);
+    visitor_leave(&g);
     close_host(NULL);
     neb__buf_free(&bytes);
     neb__key_free(stranger);
@@ -502,15 +415,15 @@ static void test_not_taken(void **state)
     (void)state;
     struct neb_relay_ask ask = asks(NEB_RELAY_STAND);
     struct neb_buf bytes;
-    struct guest g;
+    struct relay_visitor g;
     char path[600];
     snprintf(path, sizeof path, "%s/", folder);
     neb__buf_init(&bytes, 1 << 20);
     assert_ok(neb__chain_encode(chain, &bytes));
-    guest_ask(&g, member_key[0], &ask);
-    show(&g, bytes.data, bytes.len);
-    assert_int_equal(guest_refused(&g), NEB_RELAY_REFUSE_RUN);
-    guest_leave(&g);
+    visitor_ask(&g, dial_host(), member_key[0], &ask);
+    visitor_show(&g, bytes.data, bytes.len);
+    assert_int_equal(visitor_refused(&g), NEB_RELAY_REFUSE_RUN);
+    visitor_leave(&g);
     neb__buf_free(&bytes);
 }
 
@@ -528,7 +441,7 @@ static void test_quotas(void **state)
 {
     (void)state;
     struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
-    struct guest standing, a, b, more, refused;
+    struct relay_visitor standing, a, b, more, refused;
     static uint8_t piece[1 << 16];
     struct timespec begin, end;
     stand(&standing, 1);
@@ -542,28 +455,28 @@ static void test_quotas(void **state)
     double s = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
     assert_true(got >= 6u << 20);
     if (s < 0.9) fail_msg("6 MiB passed in %.2f s: the limit is 5 MB/s after a burst of 1.25 MB", s);
-    guest_leave(&b);
+    visitor_leave(&b);
     pthread_join(sender, NULL);
-    guest_leave(&a);
+    visitor_leave(&a);
     /* member 1 stands (1 connection) and may have two more */
     stand(&a, 1); /* its newer standing connection replaces the older */
-    guest_leave(&standing);
+    visitor_leave(&standing);
     ask.peer = 2;
     join(&a, &more, &b);
-    struct guest more2, b2;
+    struct relay_visitor more2, b2;
     join(&a, &more2, &b2);
     ask = asks(NEB_RELAY_ANSWER);
-    guest_ask(&refused, member_key[1], &ask);
-    assert_int_equal(guest_refused(&refused), NEB_RELAY_REFUSE_QUOTA);
-    guest_leave(&refused);
-    guest_leave(&more), guest_leave(&more2), guest_leave(&b), guest_leave(&b2), guest_leave(&a);
+    visitor_ask(&refused, dial_host(), member_key[1], &ask);
+    assert_int_equal(visitor_refused(&refused), NEB_RELAY_REFUSE_QUOTA);
+    visitor_leave(&refused);
+    visitor_leave(&more), visitor_leave(&more2), visitor_leave(&b), visitor_leave(&b2), visitor_leave(&a);
 }
 
 /* Silent, half-greeted, and talkative strangers: each is closed, and members notice nothing. */
 static void test_strangers(void **state)
 {
     (void)state;
-    struct guest standing, a, b;
+    struct relay_visitor standing, a, b;
     int fd[200];
     static uint8_t junk[4096];
     stand(&standing, 1);
@@ -573,7 +486,7 @@ static void test_strangers(void **state)
     assert_int_equal(send(a.fd, junk, 100, 0), 100);
     assert_int_equal(recv(b.fd, junk, 100, MSG_WAITALL), 100);
     for (int i = 0; i < 200; i++) close(fd[i]);
-    guest_leave(&a), guest_leave(&b), guest_leave(&standing);
+    visitor_leave(&a), visitor_leave(&b), visitor_leave(&standing);
 }
 
 int main(void)

@@ -28,7 +28,7 @@ struct options {
 static const struct neb_opt limits_table[] = {
     LIMIT(rosters, NEB_OPT_INT, "64", NULL,
           "rosters that members may show, if they name this host; 0: only those that you give it",
-          NEB_OPT_RANGE(0, 4096)),
+          NEB_OPT_RANGE(0, 512)),
     LIMIT(run_connections, NEB_OPT_INT, "512", NULL, "pairs of connections of one run",
           NEB_OPT_RANGE(1, 2000)),
     LIMIT(member_connections, NEB_OPT_INT, "128", NULL, "connections of one member", NEB_OPT_RANGE(2, 4000)),

@@ -1,9 +1,9 @@
 /* relay_guest.c: one connection to a relay host, from the TLS handshake to what it asks for.
  *
- *     TLS → ASKING → SHOWING? → STANDING                    a member that can be called
- *                             → CALLING → JOINING → JOINED  a member that calls
- *                             → JOINING → JOINED            a member that answers
- *                             → MEETING                     a stranger
+ *     TLS → ASKING → (SHOWING → CHECKING)? → STANDING                    a member that can be called
+ *                                          → CALLING → JOINING → JOINED  a member that calls
+ *                                          → JOINING → JOINED            a member that answers
+ *                  → MEETING                                             a stranger
  *
  * The session is read record by record, never beyond one (neb__tls_record_left()): behind JOINED the socket carries bytes of
  * another session, which is none of ours. For the same reason nothing but JOINED's own record may be under way to a guest when
@@ -50,31 +50,61 @@ static void make_room(struct neb_relay_host *h)
 {
     struct neb_guest *drop = NULL;
     int most = 0, equals = 0, count = 0;
+    for (const struct neb_guest *g = h->guests; g; g = g->next) count += neb__guest_is_stranger(g);
+    if (count <= NEB_GUESTS_STRANGERS) return;
     for (struct neb_guest *g = h->guests; g; g = g->next) {
         int same = 0;
         if (!neb__guest_is_stranger(g)) continue;
-        count++;
         for (struct neb_guest *o = h->guests; o; o = o->next)
             same += neb__guest_is_stranger(o) && o->network == g->network;
         if (same > most) most = same, equals = 0;
         if (same == most && neb__rng_below(&h->rng, (uint64_t)++equals) == 0) drop = g;
     }
-    if (count <= NEB_GUESTS_STRANGERS) return;
     complain(h, "%d connections have not proved a member's key yet: dropping one from %s", count,
              drop->remote);
     h->counts.refused++;
     neb__guest_close(drop);
 }
 
-/* The source of the session: never more than the present record. */
+static int connections_of(const struct neb_relay_run *r)
+{
+    int n = 0;
+    for (const struct neb_relay_member *m = r->members; m; m = m->next) n += m->connections;
+    return n;
+}
+
+/* All places are taken: a run whose roster a guest showed gives one up, the run with the most. Anybody can make such runs; those of
+ * the operator's files lose nothing. False: there is none with many. */
+static bool crowd_out(struct neb_relay_host *h)
+{
+    enum { FEW = 8 };
+    const struct neb_relay_run *most = NULL;
+    struct neb_guest *drop = NULL;
+    int equals = 0;
+    for (const struct neb_relay_run *r = h->runs; r; r = r->next)
+        if (r->shown && connections_of(r) > (most ? connections_of(most) : FEW)) most = r;
+    for (struct neb_guest *g = h->guests; most && g; g = g->next)
+        if (g->run == most && g->member && neb__rng_below(&h->rng, (uint64_t)++equals) == 0) drop = g;
+    if (!drop) return false;
+    complain(h, "all %d connections are taken: dropping one of run %.8s…, which has %d", h->guests_max,
+             most->name, connections_of(most));
+    neb__guest_close(drop);
+    return true;
+}
+
+/* The source of the session: never more than the present record, and not for ever. */
 static size_t pull(void *arg, uint8_t *to, size_t n)
 {
     struct neb_guest *g = arg;
     size_t left = neb__tls_record_left(g->tls);
     ssize_t got;
+    if (g->pulled >= NEB_GUEST_TURN) return 0;
     do got = recv(g->fd, to, n < left ? n : left, 0);
     while (got < 0 && errno == EINTR);
-    if (got > 0) return (size_t)got;
+    if (got > 0) {
+        g->pulled += (size_t)got;
+        return (size_t)got;
+    }
     if (got == 0)
         g->ended = -1;
     else if (errno != EAGAIN && errno != EWOULDBLOCK)
@@ -85,7 +115,8 @@ static size_t pull(void *arg, uint8_t *to, size_t n)
 void neb__guest_open(struct neb_relay_host *h, int fd, const struct sockaddr *sa, socklen_t n)
 {
     char host[46] = "?", port[8] = "?";
-    struct neb_guest *g = h->guest_count < NEB_GUESTS_MAX ? NEB_NEW(struct neb_guest) : NULL;
+    bool room = h->guest_count < h->guests_max || crowd_out(h);
+    struct neb_guest *g = room ? NEB_NEW(struct neb_guest) : NULL;
     if (!g || neb__tls_open(h->tls, true, NEB_GUEST_OUT_MAX, pull, g, &g->tls) != NEB_OK ||
         uv_poll_init(&h->loop, &g->poll, fd)) {
         complain(h, "cannot take a connection: %s", g ? neb_last_error() : "too many, or out of memory");
@@ -133,9 +164,11 @@ void neb__guest_close(struct neb_guest *g)
     if (g->next) g->next->prev = g->prev;
     h->guest_count--;
     if (g->member) {
+        g->run->used_at = neb__now_ns();
         g->member->connections--;
         if (g->member->standing == g) g->member->standing = NULL;
     }
+    neb__shown_gone(g);
     uv_poll_stop(&g->poll);
     uv_close((uv_handle_t *)&g->poll, on_closed);
     if (was == NEB_GUEST_MEETING) neb__meet_gone(g);
@@ -154,7 +187,7 @@ void neb__guest_watch(struct neb_guest *g, int events)
 
 /* ---- saying -------------------------------------------------------------------------------------------- */
 
-static void enter(struct neb_guest *g, enum neb_guest_state state)
+void neb__guest_enter(struct neb_guest *g, enum neb_guest_state state)
 {
     g->state = state;
     g->since = neb__now_ns();
@@ -183,7 +216,7 @@ static void flush(struct neb_guest *g)
         shutdown(g->fd,
                  SHUT_WR); /* the guest closes when it has read the refusal; the clock waits for that */
     } else if (g->state == NEB_GUEST_JOINING) {
-        enter(g, NEB_GUEST_JOINED);
+        neb__guest_enter(g, NEB_GUEST_JOINED);
         neb__guest_watch(g, 0);
         neb__joint_begin(g->joint);
     }
@@ -216,7 +249,7 @@ void neb__guest_refuse(struct neb_guest *g, enum neb_relay_refuse_code code, con
         neb__guest_close(g);
         return;
     }
-    enter(g, NEB_GUEST_PARTING);
+    neb__guest_enter(g, NEB_GUEST_PARTING);
     flush(g);
 }
 
@@ -244,7 +277,7 @@ static void stand(struct neb_guest *g)
 {
     struct neb_guest *before = g->member->standing;
     g->member->standing = g;
-    enter(g, NEB_GUEST_STANDING);
+    neb__guest_enter(g, NEB_GUEST_STANDING);
     g->ping_at = g->pong_at = g->since;
     if (before) neb__guest_close(before); /* its newest connection is the one that lives */
     neb__debug("member %u of run %.8s… stands here, from %s", g->member->id, g->run->name, g->remote);
@@ -280,7 +313,7 @@ static void call(struct neb_guest *g)
         return;
     }
     g->called = m->id;
-    enter(g, NEB_GUEST_CALLING);
+    neb__guest_enter(g, NEB_GUEST_CALLING);
     struct neb_relay_ring ring = {g->ticket, g->member->id};
     neb__relay_ring_put(&ring, body);
     neb__guest_say(m->standing, NEB_RELAY_RING, body, sizeof body);
@@ -301,22 +334,24 @@ static void answer(struct neb_guest *g)
         neb__guest_refuse(g, NEB_RELAY_REFUSE_QUOTA, "the relay host has no room for another pair");
         return;
     }
-    enter(caller, NEB_GUEST_JOINING);
-    enter(g, NEB_GUEST_JOINING);
+    neb__guest_enter(caller, NEB_GUEST_JOINING);
+    neb__guest_enter(g, NEB_GUEST_JOINING);
     if (neb__guest_say(caller, NEB_RELAY_JOINED, NULL, 0) == NEB_OK)
         neb__guest_say(g, NEB_RELAY_JOINED, NULL, 0);
 }
 
-static void serve(struct neb_guest *g)
+void neb__guest_serve(struct neb_guest *g)
 {
     struct neb_relay_host *h = g->host;
+    neb__guest_watch(g, UV_READABLE);
     g->run = neb__relay_run_find(h, &g->ask.run);
     if (!g->run || g->run->chain->epoch < g->ask.epoch) {
-        if (g->state == NEB_GUEST_SHOWING) {
+        if (g->state == NEB_GUEST_CHECKING) {
             neb__guest_refuse(g, NEB_RELAY_REFUSE_RUN, "the roster that was shown is another one");
             return;
         }
-        enter(g, NEB_GUEST_SHOWING);
+        if (!neb__shown_may(g)) return;
+        neb__guest_enter(g, NEB_GUEST_SHOWING);
         neb__guest_say(g, NEB_RELAY_WANT, NULL, 0);
         return;
     }
@@ -346,7 +381,7 @@ static void got_ask(struct neb_guest *g, const struct neb_relay_message *m)
     else if (g->ask.what == NEB_RELAY_MEET)
         neb__meet_ask(g);
     else
-        serve(g);
+        neb__guest_serve(g);
 }
 
 static void got_show(struct neb_guest *g, const struct neb_relay_message *m)
@@ -356,13 +391,7 @@ static void got_show(struct neb_guest *g, const struct neb_relay_message *m)
                           NEB_GUEST_SHOW_MAX);
         return;
     }
-    if (!m->body[0]) return;
-    neb_status status = neb__relay_run_take(g->host, g->shown.data, g->shown.len, &g->key);
-    neb__buf_free(&g->shown);
-    if (status != NEB_OK)
-        neb__guest_refuse(g, NEB_RELAY_REFUSE_RUN, "%s", neb_last_error());
-    else
-        serve(g);
+    if (m->body[0]) neb__shown_check(g);
 }
 
 /* ---- events -------------------------------------------------------------------------------------------- */
@@ -374,13 +403,22 @@ static const uint32_t allowed[NEB_GUEST_CLOSED + 1] = {
     [NEB_GUEST_MEETING] = 1u << NEB_RELAY_SAY,
 };
 
+/* Once a second: sealing an answer costs more than asking for it. */
+static void answer_ping(struct neb_guest *g)
+{
+    int64_t now = neb__now_ns();
+    if (g->ponged_at && now - g->ponged_at < 1000000000) return;
+    g->ponged_at = now;
+    neb__guest_say(g, NEB_RELAY_PONG, NULL, 0);
+}
+
 static void got_message(struct neb_guest *g, const struct neb_relay_message *m)
 {
     switch (m->type) {
     case NEB_RELAY_ASK: got_ask(g, m); return;
     case NEB_RELAY_SHOW: got_show(g, m); return;
     case NEB_RELAY_SAY: neb__meet_say(g, m->body, m->size); return;
-    case NEB_RELAY_PING: neb__guest_say(g, NEB_RELAY_PONG, NULL, 0); return;
+    case NEB_RELAY_PING: answer_ping(g); return;
     default: g->pong_at = neb__now_ns();
     }
 }
@@ -396,7 +434,7 @@ static void shake_hands(struct neb_guest *g)
     neb_status status = neb__tls_handshake(g->tls);
     if (status == NEB_OK) {
         neb__tls_peer(g->tls, &g->key);
-        enter(g, NEB_GUEST_ASKING);
+        neb__guest_enter(g, NEB_GUEST_ASKING);
     } else if (status != NEB_ERR_AGAIN) {
         complain(g->host, "refused a connection from %s: %s", g->remote, neb_last_error());
         g->host->counts.refused++;
@@ -408,6 +446,7 @@ static void shake_hands(struct neb_guest *g)
 static void read_guest(struct neb_guest *g)
 {
     struct neb_relay_message m;
+    g->pulled = 0;
     if (g->state == NEB_GUEST_TLS) shake_hands(g);
     while (reads_messages(g)) {
         neb_status status = neb__relay_next(g->tls, &g->reader, allowed[g->state], &m);
@@ -422,8 +461,7 @@ static void read_guest(struct neb_guest *g)
         break;
     }
     if (g->state == NEB_GUEST_PARTING) { /* whatever it still says is dropped */
-        char drain[512];
-        ssize_t got = recv(g->fd, drain, sizeof drain, 0);
+        ssize_t got = recv(g->fd, NULL, 1 << 20, MSG_TRUNC);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) g->ended = -1;
     }
     if (g->ended && g->state != NEB_GUEST_JOINED) neb__guest_close(g);

@@ -12,9 +12,11 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -167,6 +169,17 @@ static bool may_be_rate(double bits)
     return bits == 0 || (bits >= 1e6 && bits < 1e15);
 }
 
+/* A pair has two sockets and four ends of pipes. */
+static int most_guests(void)
+{
+    enum { OTHER_FILES = 64, LEAST = 32, FILES_EACH = 3 };
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= NEB_GUESTS_MAX * FILES_EACH + OTHER_FILES)
+        return NEB_GUESTS_MAX;
+    int most = ((int)files.rlim_cur - OTHER_FILES) / FILES_EACH;
+    return most > LEAST ? most : LEAST;
+}
+
 static neb_status init_host(struct neb_relay_host *h)
 {
     const struct neb_relay_limits *l = &h->limits;
@@ -190,6 +203,7 @@ neb_status neb__relay_host_open(const struct neb_relay_host_config *config, stru
     h->config = *config;
     h->limits = config->limits;
     h->listen_fd = -1;
+    h->guests_max = most_guests();
     h->told_at = neb__now_ns();
     uv_mutex_init(&h->lock);
     neb_status status = init_host(h);
@@ -201,8 +215,13 @@ neb_status neb__relay_host_open(const struct neb_relay_host_config *config, stru
     return NEB_OK;
 }
 
+/* splice() to a socket that the other end has closed raises SIGPIPE, and has no flag against it. */
 neb_status neb__relay_host_run(struct neb_relay_host *h)
 {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, NULL);
     if (!atomic_load(&h->stopping)) uv_run(&h->loop, UV_RUN_DEFAULT);
     return NEB_OK;
 }

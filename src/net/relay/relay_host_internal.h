@@ -2,7 +2,9 @@
  *
  *     relay_host.c      the loop, the listening socket, the clock, what is logged
  *     relay_guest.c     one connection, from TLS to what it asks for
- *     relay_rosters.c   the runs: rosters of files and rosters that guests showed; quotas
+ *     relay_rosters.c   the runs, and rosters of files
+ *     relay_shown.c     rosters that guests show: checked beside the loop, a bounded number of them
+ *     relay_rate.c      how often one network may do something
  *     relay_joint.c     two sockets whose bytes are passed on
  *     relay_meet.c      strangers that meet
  *     relay_wire.c      the messages */
@@ -20,17 +22,19 @@
 #include <uv.h>
 
 enum {
-    NEB_GUESTS_STRANGERS = 128,               /* connections that have not proved a member's key, in all */
-    NEB_GUESTS_MAX = 4096,                    /* connections in all */
-    NEB_GUEST_SECONDS = 10,                   /* from connect to an answer; of a call, until it is answered */
+    NEB_GUESTS_STRANGERS = 128, /* connections that have not proved a member's key, in all */
+    NEB_GUESTS_MAX = 4096,      /* connections in all; fewer if the process may open fewer files */
+    NEB_GUEST_SECONDS = 10,     /* from connect to an answer; of a call, until it is answered */
     NEB_GUEST_SHOW_MAX = NEB_EPOCH_BYTES_MAX, /* bytes of a roster that a guest shows */
     NEB_GUEST_OUT_MAX = 128 << 10,
+    NEB_GUEST_TURN = 64 << 10, /* bytes of one guest's session that are read before others have their turn */
+    NEB_SHOWS_PER_MINUTE = 60, /* rosters that one network may show */
     NEB_GUEST_PING_SECONDS =
         15, /* between two pings to one that stands; after three without an answer it is gone */
     NEB_JOINT_PIPE =
         1 << 20, /* bytes between the two sockets, each way; fewer where the system allows no more */
     NEB_JOINT_TURN = 2 << 20,     /* bytes passed on before other pairs have their turn */
-    NEB_JOINT_CLOCK_MS = 24,      /* between two turns of the clock, at most, */
+    NEB_JOINT_CLOCK_MS = 32,      /* between two turns of the clock, at most, */
     NEB_JOINT_CLOCK_LEAST_MS = 3, /* … and at least */
 };
 
@@ -53,7 +57,9 @@ struct neb_relay_run {
     struct neb_relay_run *next;
     struct neb_chain *chain;
     char name[2 * NEB_HASH_SIZE + 1]; /* the genesis hash */
-    bool shown;                       /* by a guest */
+    bool shown;                       /* by a guest, */
+    uint64_t network;                 /* … from here; 0: in an earlier life of this host */
+    int64_t used_at;                  /* when a member's connection last came or went */
     int joints;
     struct neb_relay_bucket bucket;
     struct neb_relay_member *members;
@@ -71,6 +77,7 @@ enum neb_guest_state {
     NEB_GUEST_TLS,
     NEB_GUEST_ASKING,
     NEB_GUEST_SHOWING,
+    NEB_GUEST_CHECKING, /* what it showed is being checked, or waits for that */
     NEB_GUEST_STANDING,
     NEB_GUEST_CALLING, /* until the called one answers */
     NEB_GUEST_MEETING, /* waits for another, or talks with it */
@@ -91,17 +98,18 @@ struct neb_guest {
     uint64_t network;
     int64_t since; /* in this state */
     struct neb_tls *tls;
-    size_t out_at;
-    int ended; /* errno with which the socket ended; -1: closed by the guest */
+    size_t out_at, pulled; /* pulled: bytes in this turn */
+    int ended;             /* errno with which the socket ended; -1: closed by the guest */
     struct neb_relay_reader reader;
     struct neb_relay_ask ask;
     struct neb_public key;
     struct neb_buf shown;
+    struct neb_roster_check *check;
     struct neb_relay_run *run;
     struct neb_relay_member *member; /* NULL: a stranger */
     uint64_t ticket;                 /* of a call */
     uint16_t called;
-    int64_t ping_at, pong_at;
+    int64_t ping_at, pong_at, ponged_at;
     /* a meeting */
     struct neb_guest *other;
     int said;
@@ -111,6 +119,7 @@ struct neb_guest {
 
 struct neb_joint_way {
     int pipe[2];
+    bool wide;   /* the pipe is larger than the system's own size */
     size_t held; /* bytes in the pipe */
     bool ended;  /* the sender has closed */
     bool full;   /* the receiver's socket takes no more for now */
@@ -134,14 +143,14 @@ struct neb_meeting_over {
     int64_t at;
 };
 
-struct neb_meeting_rate {
+struct neb_network_rate {
     uint64_t network;
     double level;
     int64_t at;
     bool told;
 };
 
-enum { NEB_MEETINGS_REMEMBERED = 1024, NEB_MEETING_NETWORKS = 512 };
+enum { NEB_MEETINGS_REMEMBERED = 1024, NEB_RATE_NETWORKS = 512 };
 
 struct neb_relay_host {
     struct neb_relay_limits limits;
@@ -155,9 +164,10 @@ struct neb_relay_host {
     uv_poll_t listener;
     int listen_fd;
     bool resting, told_full; /* no descriptor is left for a connection */
+    bool told_pipes;         /* the system gives no more pages for pipes */
     uint16_t port;
     struct neb_guest *guests;
-    int guest_count;
+    int guest_count, guests_max;
     struct neb_joint *joints;
     struct neb_relay_run *runs;
     struct neb_roster_file *files; /* that were looked at */
@@ -165,7 +175,8 @@ struct neb_relay_host {
     struct neb_log_limit log;
     struct neb_meeting_over over[NEB_MEETINGS_REMEMBERED];
     int over_next;
-    struct neb_meeting_rate rates[NEB_MEETING_NETWORKS];
+    struct neb_network_rate meets[NEB_RATE_NETWORKS], shows[NEB_RATE_NETWORKS];
+    struct neb_roster_check *check; /* under way */
     int ticks;
     uint64_t told_bytes;
     int64_t told_at;
@@ -186,6 +197,8 @@ void neb__guest_refuse(struct neb_guest *g, enum neb_relay_refuse_code code, con
     __attribute__((format(printf, 3, 4)));
 void neb__guest_tick(struct neb_relay_host *h, int64_t now);
 bool neb__guest_is_stranger(const struct neb_guest *g);
+void neb__guest_enter(struct neb_guest *g, enum neb_guest_state state);
+void neb__guest_serve(struct neb_guest *g); /* what it asked for, now that its roster may be known */
 
 /* ---- relay_rosters.c --- */
 neb_status neb__relay_rosters_load(struct neb_relay_host *h);
@@ -194,9 +207,19 @@ void neb__relay_rosters_free(struct neb_relay_host *h);
 struct neb_relay_run *neb__relay_run_find(struct neb_relay_host *h, const struct neb_hash *genesis);
 /* NULL: the key is no member's of the newest epoch; or no memory. */
 struct neb_relay_member *neb__relay_run_member(struct neb_relay_run *r, const struct neb_public *key);
-/* A guest showed a whole chain. NEB_ERR_AUTH, NEB_ERR_CORRUPT, NEB_ERR_LIMIT …: neb_last_error() words it for the guest. */
-neb_status neb__relay_run_take(struct neb_relay_host *h, const uint8_t *p, size_t n,
-                               const struct neb_public *key);
+/* Takes the checked chain over: a new run, or the newer roster of one that is held. NEB_ERR_EXISTS: another branch of it. */
+neb_status neb__relay_run_add(struct neb_relay_host *h, struct neb_chain *chain, struct neb_relay_run **out);
+void neb__relay_run_keep(struct neb_relay_host *h, const struct neb_relay_run *r); /* in the folder */
+void neb__relay_run_drop(struct neb_relay_host *h, struct neb_relay_run *r);       /* no guest may be of it */
+
+/* ---- relay_shown.c --- */
+bool neb__shown_may(struct neb_guest *g);   /* false: it has been refused */
+void neb__shown_check(struct neb_guest *g); /* g->shown is whole; neb__guest_serve() or a refusal follows */
+void neb__shown_gone(struct neb_guest *g);
+
+/* ---- relay_rate.c --- */
+/* False: too often. *tell: for the first time in this row. */
+bool neb__relay_within_rate(struct neb_network_rate *table, uint64_t network, double per_minute, bool *tell);
 
 /* ---- relay_joint.c --- */
 neb_status neb__joint_create(struct neb_guest *caller, struct neb_guest *answerer);

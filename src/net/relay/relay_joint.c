@@ -7,7 +7,8 @@
  *
  * On a fast line waking up costs more than the bytes: packets come one by one. So a way on which much was passed on is read by
  * the clock, about every 384 KiB, until nothing has come for two turns; then events are awaited again. Short messages
- * are passed on at once.
+ * are passed on at once; the clock's turn is taken with them if it is almost due. A turn ends with the first read that leaves little
+ * behind: chasing the packets that come meanwhile costs a call and a short segment each.
  *
  * Two buckets bound the rate: that of the sender and that of the run. A way whose bucket is empty is not read until the clock
  * finds the bucket filled again.
@@ -25,15 +26,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum {
     UNSENT_LEAST = 512 << 10, /* bytes that may wait unsent in a socket: those of a tenth of a second */
     UNSENT_MOST = 2 << 20,
-    PIPE_LEAST = 256 << 10,
-    PER_TURN = 384 << 10, /* bytes that come between two turns of the clock */
-    FAST = 128 << 10,     /* bytes within LOOK_NS that make a way one that is read by the clock */
+    PIPE_LEAST = 256 << 10, /* a large pipe, */
+    PIPE_USUAL = 64 << 10,  /* … and the system's own size */
+    PER_TURN = 384 << 10,   /* bytes that come between two turns of the clock */
+    MUCH = 64 << 10,        /* bytes that are read in this turn rather than in the next */
+    FAST = 128 << 10,       /* bytes within LOOK_NS that make a way one that is read by the clock */
     LOOK_NS = 100 * 1000 * 1000,
     LINGER_SECONDS = 5,
     QUANTUM = 16 << 10, /* an emptier bucket counts as empty */
@@ -44,6 +48,29 @@ static void close_pipes(struct neb_joint *j)
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < 2; k++)
             if (j->way[i].pipe[k] >= 0) close(j->way[i].pipe[k]);
+}
+
+/* A user's pipes share 64 MiB (fs.pipe-user-pages-soft). Beyond that each gets two pages, and fast pairs suffer; so only a way that is
+ * fast has a large pipe, and while it is. */
+static void widen(struct neb_joint_way *w)
+{
+    if (w->wide) return;
+    w->wide = fcntl(w->pipe[1], F_SETPIPE_SZ, NEB_JOINT_PIPE) > 0 ||
+              fcntl(w->pipe[1], F_SETPIPE_SZ, PIPE_LEAST) > 0; /* else the system's own size does */
+}
+
+static void narrow(struct neb_joint_way *w)
+{
+    if (w->wide && !w->by_clock && !w->held && fcntl(w->pipe[1], F_SETPIPE_SZ, PIPE_USUAL) > 0)
+        w->wide = false;
+}
+
+static void note_size(struct neb_relay_host *h, const struct neb_joint_way *w)
+{
+    if (h->told_pipes || fcntl(w->pipe[1], F_GETPIPE_SZ) >= PIPE_USUAL) return;
+    h->told_pipes = true;
+    neb__warn("the system gives this user no more memory for pipes: pairs cost more processor time; raise "
+              "fs.pipe-user-pages-soft");
 }
 
 /* What waits unsent here has been chosen by its sender already, and delays what it would choose now. */
@@ -74,8 +101,7 @@ neb_status neb__joint_create(struct neb_guest *caller, struct neb_guest *answere
     j->run->joints++;
     j->moved_at = j->looked_at = neb__now_ns();
     for (int i = 0; i < 2; i++) {
-        if (fcntl(j->way[i].pipe[1], F_SETPIPE_SZ, NEB_JOINT_PIPE) < 0)
-            fcntl(j->way[i].pipe[1], F_SETPIPE_SZ, PIPE_LEAST); /* else the system's own size does */
+        note_size(h, &j->way[i]);
         let_wait(j, i, UNSENT_LEAST);
         j->side[i]->joint = j;
         j->side[i]->side = i;
@@ -171,8 +197,15 @@ static ssize_t give_out(struct neb_joint *j, int i)
     return n;
 }
 
-/* Passes on what is there, one way, within a turn. A pipe is full also when it holds many small pieces, so an empty socket shows
- * only when the pipe is empty, too. False: the pair must end. */
+/* A pipe is full also when it holds many small pieces, so what a read leaves behind is asked for. */
+static bool has_much(const struct neb_guest *g)
+{
+    int unread = 0;
+    return !ioctl(g->fd, FIONREAD, &unread) && unread >= MUCH;
+}
+
+/* Passes on what is there, one way, within a turn. What is left in the socket makes an event, or waits for the clock. False: the
+ * pair must end. */
 static bool pass(struct neb_joint *j, int i, int64_t now)
 {
     struct neb_joint_way *w = &j->way[i];
@@ -188,6 +221,7 @@ static bool pass(struct neb_joint *j, int i, int64_t now)
         if (l->member_rate > 0) m->bucket.level -= (double)in;
         if (l->run_rate > 0) j->run->bucket.level -= (double)in;
         if ((!in && !out) || w->full || passed >= NEB_JOINT_TURN) break;
+        if (!w->held && !has_much(j->side[i])) break;
     }
     j->side[i]->host->counts.bytes += passed;
     w->recent += passed;
@@ -228,7 +262,10 @@ static void plan(struct neb_joint *j, int64_t now)
     bool look = now - j->looked_at > LOOK_NS;
     for (int i = 0; i < 2; i++) {
         struct neb_joint_way *w = &j->way[i];
-        if (w->recent >= FAST) w->by_clock = true;
+        if (w->recent >= FAST) {
+            w->by_clock = true;
+            widen(w);
+        }
         if (w->by_clock && w->still >= 2) w->by_clock = false;
         if (look) {
             w->rate = (double)w->recent / ((double)(now - j->looked_at) * 1e-9);
@@ -266,7 +303,13 @@ void neb__joint_event(struct neb_guest *g, int events)
     struct neb_joint *j = g->joint;
     if (!j || j->side[!g->side]->state != NEB_GUEST_JOINED) return; /* the other has not been told yet */
     bool own = events & UV_READABLE, to_us = events & UV_WRITABLE;
+    struct neb_relay_host *h = g->host;
     turn(j, g->side == 0 ? own : to_us, g->side == 1 ? own : to_us);
+    if (uv_is_active((uv_handle_t *)&h->clock) &&
+        uv_timer_get_due_in(&h->clock) <= uv_timer_get_repeat(&h->clock) / 3) {
+        uv_timer_again(&h->clock);
+        neb__joint_clock(h);
+    }
 }
 
 static double fastest(const struct neb_joint *j)
@@ -297,6 +340,7 @@ void neb__joint_tick(struct neb_relay_host *h, int64_t now)
     for (struct neb_joint *j = h->joints, *next; j; j = next) {
         double still = (double)(now - j->moved_at) * 1e-9;
         next = j->next;
+        for (int i = 0; i < 2; i++) narrow(&j->way[i]);
         if ((j->way[0].ended || j->way[1].ended) && still > LINGER_SECONDS)
             neb__joint_close(j, "one of the two has closed, and the other does not take the rest");
         else if (still > h->limits.idle)

@@ -4,43 +4,20 @@
  * passes on what they say and understands none of it; whoever needs secrecy or authenticity makes it in the messages.
  *
  * Everything is bounded, since nobody has proved anything: the number of guests that wait or talk, the attempts from one
- * network, the messages and their size, the time. An id brings two guests together once: afterwards it is remembered as over,
+ * network, the messages and their size, the time. When all places are taken, the network with the most of them gives one up. An id brings two guests together once: afterwards it is remembered as over,
  * so that a guess at a code costs whoever guesses a meeting, and the rightful two notice. */
 #include "net/relay/relay_host_internal.h"
-#include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
 
 #include <string.h>
 
-/* The entry of a network; the one that was unused for longest makes room for a new one. */
-static struct neb_meeting_rate *rate_of(struct neb_relay_host *h, uint64_t network)
-{
-    struct neb_meeting_rate *oldest = h->rates;
-    for (int i = 0; i < NEB_MEETING_NETWORKS; i++) {
-        if (h->rates[i].at && h->rates[i].network == network) return &h->rates[i];
-        if (h->rates[i].at < oldest->at) oldest = &h->rates[i];
-    }
-    *oldest = (struct neb_meeting_rate){.network = network, .level = h->limits.meetings_per_minute};
-    return oldest;
-}
-
 static bool within_rate(struct neb_guest *g)
 {
-    struct neb_relay_host *h = g->host;
-    struct neb_meeting_rate *r = rate_of(h, g->network);
-    double most = h->limits.meetings_per_minute;
-    int64_t now = neb__now_ns();
-    if (r->at) r->level = neb__clamp(r->level + most * (double)(now - r->at) * 1e-9 / 60, 0, most);
-    r->at = now;
-    if (r->level >= most / 2) r->told = false;
-    if (r->level < 1) {
-        if (!r->told) neb__warn("%s makes too many attempts to meet: further ones are refused", g->remote);
-        r->told = true;
-        return false;
-    }
-    r->level -= 1;
-    return true;
+    bool tell, within = neb__relay_within_rate(g->host->meets, g->network,
+                                               g->host->limits.meetings_per_minute, &tell);
+    if (tell) neb__warn("%s makes too many attempts to meet: further ones are refused", g->remote);
+    return within;
 }
 
 static bool is_over(const struct neb_relay_host *h, const struct neb_hash *id)
@@ -71,6 +48,32 @@ static struct neb_guest *who_waits(struct neb_guest *g, int *present)
     return found;
 }
 
+static int present_from(const struct neb_relay_host *h, uint64_t network)
+{
+    int n = 0;
+    for (const struct neb_guest *g = h->guests; g; g = g->next)
+        n += g->state == NEB_GUEST_MEETING && g->network == network;
+    return n;
+}
+
+/* All places are taken: of the network that has the most of them, the guest that has waited for longest goes. False: nobody has more than
+ * the network of the newcomer. */
+static bool make_place(struct neb_guest *newcomer)
+{
+    struct neb_relay_host *h = newcomer->host;
+    struct neb_guest *drop = NULL;
+    int most = present_from(h, newcomer->network) + 1;
+    for (struct neb_guest *g = h->guests; g; g = g->next) {
+        if (g->state != NEB_GUEST_MEETING || g->other) continue;
+        int here = present_from(h, g->network);
+        if (here > most || (drop && here == most && g->since < drop->since)) most = here, drop = g;
+    }
+    if (!drop) return false;
+    neb__guest_refuse(drop, NEB_RELAY_REFUSE_MEETING,
+                      "too many from this network wait to meet here; try again in a while");
+    return true;
+}
+
 static void begin(struct neb_guest *first, struct neb_guest *second)
 {
     static const uint8_t yes = 1, no = 0;
@@ -97,7 +100,7 @@ void neb__meet_ask(struct neb_guest *g)
     else if (is_over(h, &g->ask.run))
         neb__guest_refuse(g, NEB_RELAY_REFUSE_MET,
                           "two have met under this code already; begin again with a new code");
-    else if (!first && present >= h->limits.meetings)
+    else if (!first && present >= h->limits.meetings && !make_place(g))
         neb__guest_refuse(g, NEB_RELAY_REFUSE_MEETING,
                           "too many wait to meet here just now; try again in a while");
     else {

@@ -1,9 +1,9 @@
 /* relay_rosters.c: the runs that a relay host serves, and what each may use.
  *
- * A roster comes from a file of the operator's, or a guest shows it. A guest's is taken if the guest has proved the key of a
- * member, the roster names this host (its key is in a member's address), and there are not too many; it is kept in the
- * host's folder, so that a restart does not ask for it again. A file that changes and a guest that shows newer epochs extend
- * the chain that is held: every epoch is signed, so it does not matter who brings it. A key that left the roster serves
+ * A roster comes from a file of the operator's, or a guest shows it (relay_shown.c). A guest's is taken if the guest has proved the
+ * key of a member, the roster names this host (its key is in a member's address), and there is room; it is kept in the
+ * host's folder, so that a restart does not ask for it again. A file that changes and a guest that shows newer epochs bring a
+ * longer chain, which takes the place of the one that is held: every epoch is signed, so it does not matter who brings it. A key that left the roster serves
  * nobody from then on; the pairs that it has are closed.
  *
  * A run's member has an entry here from its first visit on, with its quotas. */
@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FILES_MAX = 1024 };
 
@@ -54,17 +55,33 @@ static void send_away(struct neb_relay_host *h, const struct neb_relay_run *r)
     }
 }
 
-/* Takes the chain over, or what it adds to the one that is held. */
-static neb_status add(struct neb_relay_host *h, struct neb_chain *chain, struct neb_relay_run **out)
+/* A chain whose signatures have been checked takes the place of ours if ours is its beginning. */
+static neb_status renew(struct neb_relay_host *h, struct neb_relay_run *r, struct neb_chain *chain)
+{
+    uint64_t common = chain->epoch < r->chain->epoch ? chain->epoch : r->chain->epoch;
+    struct neb_hash ours, theirs;
+    neb__chain_hash_of(r->chain, common, &ours);
+    neb__chain_hash_of(chain, common, &theirs);
+    bool same = neb__hash_equal(&ours, &theirs), newer = same && chain->epoch > r->chain->epoch;
+    if (newer) {
+        struct neb_chain *old = r->chain;
+        r->chain = chain;
+        chain = old;
+    }
+    neb__chain_free(chain);
+    if (!same)
+        return neb__quiet(NEB_ERR_EXISTS, "this relay host holds another epoch %" PRIu64 " of the run",
+                          common);
+    if (newer) send_away(h, r);
+    return NEB_OK;
+}
+
+neb_status neb__relay_run_add(struct neb_relay_host *h, struct neb_chain *chain, struct neb_relay_run **out)
 {
     struct neb_relay_run *r = neb__relay_run_find(h, &chain->genesis_hash);
     if (r) {
-        uint64_t was = r->chain->epoch;
-        neb_status status = neb__chain_extend(r->chain, chain->tail.data, chain->tail.len);
-        neb__chain_free(chain);
-        if (status == NEB_OK && r->chain->epoch > was) send_away(h, r);
         *out = r;
-        return status;
+        return renew(h, r, chain);
     }
     r = NEB_NEW(struct neb_relay_run);
     if (!r) {
@@ -72,11 +89,59 @@ static neb_status add(struct neb_relay_host *h, struct neb_chain *chain, struct 
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a roster");
     }
     r->chain = chain;
+    r->used_at = neb__now_ns();
     neb__hash_hex(&chain->genesis_hash, r->name);
     r->next = h->runs;
     h->runs = r;
     *out = r;
     return NEB_OK;
+}
+
+static void free_run(struct neb_relay_run *r)
+{
+    while (r->members) {
+        struct neb_relay_member *m = r->members;
+        r->members = m->next;
+        neb__free(m);
+    }
+    neb__chain_free(r->chain);
+    neb__free(r);
+}
+
+static bool path_of(const struct neb_relay_host *h, const struct neb_relay_run *r, char out[PATH_MAX])
+{
+    return h->config.folder && snprintf(out, PATH_MAX, "%s/%s", h->config.folder, r->name) < PATH_MAX;
+}
+
+/* Memory is what counts; a roster that cannot be kept is shown again after a restart. */
+void neb__relay_run_keep(struct neb_relay_host *h, const struct neb_relay_run *r)
+{
+    char path[PATH_MAX];
+    if (path_of(h, r, path)) neb__chain_write(r->chain, path, 0600);
+}
+
+static void forget_file(struct neb_relay_host *h, const char *path)
+{
+    for (struct neb_roster_file **at = &h->files; *at; at = &(*at)->next)
+        if (!strcmp((*at)->path, path)) {
+            struct neb_roster_file *f = *at;
+            *at = f->next;
+            neb__free(f);
+            return;
+        }
+}
+
+void neb__relay_run_drop(struct neb_relay_host *h, struct neb_relay_run *r)
+{
+    struct neb_relay_run **at = &h->runs;
+    char path[PATH_MAX];
+    while (*at != r) at = &(*at)->next;
+    *at = r->next;
+    if (path_of(h, r, path)) {
+        unlink(path);
+        forget_file(h, path);
+    }
+    free_run(r);
 }
 
 /* ---- files --------------------------------------------------------------------------------------------- */
@@ -105,7 +170,7 @@ static neb_status read_roster(struct neb_relay_host *h, const char *path, const 
     if (!has_changed(h, path, st)) return NEB_OK;
     NEB_TRY(neb__chain_read(path, &chain));
     bool is_new = !neb__relay_run_find(h, &chain->genesis_hash);
-    NEB_TRY(add(h, chain, &r));
+    NEB_TRY(neb__relay_run_add(h, chain, &r));
     if (!shown) r->shown = false;
     if (!is_new) return NEB_OK;
     r->shown = shown;
@@ -126,6 +191,12 @@ static bool is_hidden(const char *name)
     return name[0] == '.' || (n > 4 && !strcmp(name + n - 4, ".tmp"));
 }
 
+/* A file that this host wrote has the run's name; every other is the operator's. */
+static bool is_kept(const char *name)
+{
+    return strlen(name) == 2 * NEB_HASH_SIZE && strspn(name, "0123456789abcdef") == 2 * NEB_HASH_SIZE;
+}
+
 static void look_in_folder(struct neb_relay_host *h)
 {
     char path[PATH_MAX];
@@ -133,7 +204,7 @@ static void look_in_folder(struct neb_relay_host *h)
     for (struct dirent *e; d && (e = readdir(d));)
         if (!is_hidden(e->d_name) &&
             snprintf(path, sizeof path, "%s/%s", h->config.folder, e->d_name) < (int)sizeof path)
-            look_at(h, path, true);
+            look_at(h, path, is_kept(e->d_name));
     if (d) closedir(d);
 }
 
@@ -167,77 +238,6 @@ void neb__relay_rosters_free(struct neb_relay_host *h)
     while (h->runs) {
         struct neb_relay_run *r = h->runs;
         h->runs = r->next;
-        while (r->members) {
-            struct neb_relay_member *m = r->members;
-            r->members = m->next;
-            neb__free(m);
-        }
-        neb__chain_free(r->chain);
-        neb__free(r);
+        free_run(r);
     }
-}
-
-/* ---- rosters that guests show -------------------------------------------------------------------------- */
-
-static bool names_this_host(const struct neb_relay_host *h, const struct neb_roster *r)
-{
-    for (uint32_t i = 0; i < r->count; i++)
-        for (int a = 0; a < r->members[i].addresses; a++) {
-            struct neb_relay_address relay;
-            if (neb__address_relay(r->members[i].address[a], &relay) &&
-                neb__public_equal(&relay.key, &h->public))
-                return true;
-        }
-    return false;
-}
-
-static neb_status may_take(struct neb_relay_host *h, const struct neb_chain *chain,
-                           const struct neb_public *key)
-{
-    int64_t shown = 0;
-    if (!neb__roster_by_key(&chain->now, key))
-        return neb__quiet(NEB_ERR_AUTH, "the key is not a member's in the roster that was shown");
-    if (neb__relay_run_find(h, &chain->genesis_hash)) return NEB_OK;
-    for (const struct neb_relay_run *r = h->runs; r; r = r->next) shown += r->shown;
-    if (!h->limits.rosters)
-        return neb__quiet(
-            NEB_ERR_AUTH,
-            "this relay host serves only rosters that its operator gave it (nebula-i relay --roster)");
-    if (!names_this_host(h, &chain->now))
-        return neb__quiet(NEB_ERR_AUTH,
-                          "the roster does not name this relay host; no member's address has its key");
-    if (shown >= h->limits.rosters)
-        return neb__quiet(NEB_ERR_LIMIT,
-                          "this relay host has taken %" PRId64 " rosters and takes no more; its "
-                          "operator can give it this one as a file",
-                          shown);
-    return NEB_OK;
-}
-
-neb_status neb__relay_run_take(struct neb_relay_host *h, const uint8_t *p, size_t n,
-                               const struct neb_public *key)
-{
-    struct neb_chain *chain;
-    struct neb_relay_run *r;
-    char path[PATH_MAX];
-    if (neb__chain_decode(p, n, &chain) != NEB_OK)
-        return neb__quiet(NEB_ERR_CORRUPT, "the roster that was shown is not valid: %.100s",
-                          neb_last_error());
-    neb_status status = may_take(h, chain, key);
-    if (status != NEB_OK) {
-        neb__chain_free(chain);
-        return status;
-    }
-    bool is_new = !neb__relay_run_find(h, &chain->genesis_hash);
-    NEB_TRY(add(h, chain, &r));
-    if (is_new) {
-        r->shown = true;
-        neb__info("serving run %.8s… (%u members), whose roster a member showed", r->name,
-                  r->chain->now.count);
-    }
-    /* Memory is what counts; a roster that cannot be kept is shown again after a restart. */
-    if (r->shown && h->config.folder &&
-        snprintf(path, sizeof path, "%s/%s", h->config.folder, r->name) < (int)sizeof path)
-        neb__chain_write(r->chain, path, 0600);
-    return NEB_OK;
 }
