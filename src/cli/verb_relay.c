@@ -3,24 +3,22 @@
  * Its folder holds its key (made at the first start), `rosters` (those that members showed it, and any that the operator puts
  * there), and `status`, which --show prints. It is no member of any run. */
 #include "cli/verb.h"
-#include "base/clock.h"
+#include "cli/relay_folder.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "net/relay/relay_host.h"
-#include "seal/site.h"
 
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct options {
     struct neb_relay_limits limits;
     char *listen, *address, *folder;
-    bool show;
+    bool show, print;
 };
 
 #define LIMIT(field, ...) NEB_OPT(struct neb_relay_limits, field, __VA_ARGS__)
@@ -53,6 +51,8 @@ static const struct neb_opt table[] = {
             "HOST:PORT by which sites reach it, for the address that it prints"),
     NEB_OPT(struct options, folder, NEB_OPT_TEXT, "relay", NULL,
             "with its key and rosters; made if it is missing"),
+    NEB_OPT(struct options, print, NEB_OPT_BOOL, "no", NULL,
+            "print the address for rosters that the host of this folder has, and end"),
     NEB_OPT(struct options, show, NEB_OPT_BOOL, "no", NULL, "print how the host of this folder is, and end"),
     NEB_OPT_END,
 };
@@ -63,24 +63,6 @@ static void on_signal(int number)
 {
     (void)number;
     if (running) neb__relay_host_stop(running);
-}
-
-static neb_status path_in(const char *folder, const char *name, char out[PATH_MAX])
-{
-    if (snprintf(out, PATH_MAX, "%s/%s", folder, name) < PATH_MAX) return NEB_OK;
-    return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", folder);
-}
-
-/* The host's key is that of a site's folder, so `nebula-i site show` and the like know it. */
-static neb_status open_folder(const char *folder, struct neb_site **out)
-{
-    char path[PATH_MAX], identity[NEB_IDENTITY_SIZE];
-    struct stat st;
-    NEB_TRY(path_in(folder, "site.key", path));
-    if (stat(path, &st)) NEB_TRY(neb__site_init(folder, "relay", identity));
-    NEB_TRY(path_in(folder, "rosters", path));
-    NEB_TRY(neb__file_make_dir(path, 0700));
-    return neb__site_open(folder, out);
 }
 
 /* How sites reach it: as --address says; else the address it listens on, or this machine's name where that is any. */
@@ -112,26 +94,30 @@ static neb_status say_where(const struct options *o, const struct neb_site *site
     return NEB_OK;
 }
 
-/* ---- how it is ----------------------------------------------------------------------------------------- */
-
-static void write_status(const char *folder, struct neb_relay_host *h)
+/* Before it runs, so that a roster can name it. */
+static neb_status print_address(const struct options *o)
 {
-    char path[PATH_MAX], text[512];
-    struct neb_relay_counts c;
-    neb__relay_host_counts(h, &c);
-    int n =
-        snprintf(text, sizeof text,
-                 "runs %u\nstanding %u\npairs %u\nmeetings %u\nstrangers %u\njoined %" PRIu64
-                 "\nrefused %" PRIu64 "\nbytes %" PRIu64 "\ncpu_seconds %.3f\n",
-                 c.runs, c.standing, c.pairs, c.meetings, c.strangers, c.joined, c.refused, c.bytes, c.cpu);
-    if (path_in(folder, "status", path) == NEB_OK) neb__file_replace(path, text, (size_t)n, 0600);
+    char host[NEB_ADDRESS_SIZE], place[NEB_ADDRESS_SIZE], address[NEB_ADDRESS_SIZE], name[NEB_NAME_SIZE];
+    struct neb_public key;
+    uint16_t port = 0;
+    if (!o->address && !neb__address_split(o->listen, host, &port))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "give the address by which sites reach this host: --address HOST:PORT");
+    find_place(o, port, place);
+    NEB_TRY(neb__relay_folder_make(o->folder));
+    NEB_TRY(neb__site_identity(o->folder, name, &key));
+    NEB_TRY(neb__relay_address_format(place, &key, address));
+    printf("%s\n", address);
+    return NEB_OK;
 }
+
+/* ---- how it is ----------------------------------------------------------------------------------------- */
 
 static neb_status show(const char *folder)
 {
     char path[PATH_MAX];
     struct neb_buf b;
-    NEB_TRY(path_in(folder, "status", path));
+    NEB_TRY(neb__relay_path(folder, "status", path));
     neb__buf_init(&b, 4096);
     neb_status status = neb__file_read(path, &b);
     if (status == NEB_OK) fwrite(b.data, 1, b.len, stdout);
@@ -145,10 +131,10 @@ static void keep(const char *folder, struct neb_relay_host *h)
 {
     enum { EVERY_MS = 200, WRITE_TURNS = 10 };
     for (int turn = 0; !neb__relay_host_is_stopping(h); turn++) {
-        if (turn % WRITE_TURNS == 0) write_status(folder, h);
+        if (turn % WRITE_TURNS == 0) neb__relay_write_status(folder, h);
         poll(NULL, 0, EVERY_MS);
     }
-    write_status(folder, h);
+    neb__relay_write_status(folder, h);
 }
 
 static neb_status serve(const struct options *o, struct neb_site *site, char **files, int n)
@@ -163,7 +149,7 @@ static neb_status serve(const struct options *o, struct neb_site *site, char **f
                                            .limits = o->limits};
     struct sigaction stop = {.sa_handler = on_signal};
     struct neb_relay_host *h;
-    NEB_TRY(path_in(o->folder, "rosters", rosters));
+    NEB_TRY(neb__relay_path(o->folder, "rosters", rosters));
     NEB_TRY(neb__relay_host_open(&config, &h));
     running = h;
     sigaction(SIGINT, &stop, NULL);
@@ -185,7 +171,8 @@ static neb_status run(struct neb_call *c)
     const struct options *o = c->options;
     struct neb_site *site;
     if (o->show) return show(o->folder);
-    NEB_TRY(open_folder(o->folder, &site));
+    if (o->print) return print_address(o);
+    NEB_TRY(neb__relay_folder_open(o->folder, &site));
     neb_status status = serve(o, site, c->words, c->n);
     neb__site_close(site);
     return status;

@@ -83,6 +83,17 @@ static neb_status draft_line(char *line, struct neb_roster *r)
     return NEB_OK;
 }
 
+/* A comment begins with a `#` that stands before a word; the address of a relay host has one inside. */
+static void cut_comment(char *line)
+{
+    line[strcspn(line, "\r")] = 0;
+    for (char *p = line; (p = strchr(p, '#')); p++)
+        if (p == line || p[-1] == ' ' || p[-1] == '\t') {
+            *p = 0;
+            return;
+        }
+}
+
 static neb_status draft_read(const char *path, struct neb_roster *r)
 {
     struct neb_buf b;
@@ -93,7 +104,7 @@ static neb_status draft_read(const char *path, struct neb_roster *r)
     for (char *line = (char *)b.data; status == NEB_OK && line; number++) {
         char *end = strchr(line, '\n');
         if (end) *end++ = 0;
-        line[strcspn(line, "#\r")] = 0;
+        cut_comment(line);
         status = draft_line(line, r);
         if (status != NEB_OK) fprintf(stderr, "this is in line %d of %s\n", number, path);
         line = end;
