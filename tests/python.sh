@@ -29,6 +29,7 @@ done
 torch=${NEBULA_TORCH_PYTHON:-python3}
 if "$torch" -c 'import torch' 2>/dev/null; then
     "$torch" "$here/python/test_torch.py"
+    "$torch" "$here/python/test_npu.py"
     if "$torch" -c 'import accelerate, transformers' 2>/dev/null; then
         "$torch" "$here/python/test_hf.py"
     else

@@ -4,7 +4,8 @@ A bf16 or fp16 parameter is p + r: the tensor and an fp32 remainder beside it. T
 After a merge p is x rounded, and r is what the rounding left. So the work of others is never lost below the tensor's own
 resolution, and the optimizer may change p as it likes between two steps.
 
-torch itself copies a tensor on a GPU (or of any other layout) range by range when a round is due.
+torch itself copies a tensor on any other device than the host (CUDA, ROCm, MPS, an NPU under torch's key PrivateUse1), or of any other
+layout, range by range when a round is due. Nothing here asks which device it is.
 
 A parameter that is sharded among the processes of the site (a DTensor: FSDP2's fully_shard(), tensor parallelism) has a whole
 fp32 copy in the gateway's memory. torch gathers it when the run is about to read or change values, and gives every process its
@@ -109,12 +110,20 @@ def _refuse(name: str, tensor: torch.Tensor) -> None:
         raise DtypeError(f"parameter '{name}' is {tensor.dtype}: only floating-point parameters train (NEB_ERR_DTYPE)")
     if tensor.dtype == torch.float64:
         raise DtypeError(f"parameter '{name}' is float64, a run's state is float32: use model.float() (NEB_ERR_DTYPE)")
-    if tensor.is_meta or (tensor.numel() and not tensor.untyped_storage().nbytes()):
+    if tensor.is_meta or (tensor.numel() and _stored(tensor) == 0):
         raise DtypeError(f"parameter '{name}' has no values yet (device {tensor.device}): materialise the model first, with "
                          "model.to_empty(device=…) and its initialisation (NEB_ERR_DTYPE)")
     if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride())):
         raise ShapeError(f"parameter '{name}' is expanded: several of its values share one place in memory, use p.clone() "
                          "(NEB_ERR_SHAPE)")
+
+
+def _stored(tensor: torch.Tensor) -> Optional[int]:
+    """The bytes of memory behind a tensor. None: its device does not show them (torch_xla)."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 _WHOLE = ("A run gathers parameters that fully_shard() has sharded, if the module itself is attached: run.attach(model, optimizer). "
@@ -240,7 +249,9 @@ class Team:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._shards = [s for s in slots if s.sharded]
         self._tensors = [t for s in slots if not s.sharded for t in (s.tensor, *s.copies)]
-        self._device = slots[0].tensor.device if dist.get_backend() == "nccl" else torch.device("cpu")
+        # "cpu:gloo,cuda:nccl": the kinds of devices whose tensors the processes can exchange
+        self._kinds = {kind.partition(":")[0] for kind in str(dist.get_backend_config()).split(",")}
+        self._device = torch.device("cpu") if "cpu" in self._kinds else slots[0].tensor.device
 
     @property
     def sharded(self) -> bool:
@@ -268,9 +279,17 @@ class Team:
     def share_all(self) -> None:
         """Copies the result of a merge from the gateway to the others. The masters too: the next step starts from them."""
         for t in self._tensors:
-            self._dist.broadcast(t.detach(), 0)
+            self._share(t.detach())
         for slot in self._shards:
             slot.scatter()
+
+    def _share(self, t: torch.Tensor) -> None:
+        """A tensor whose device or layout torch.distributed does not take goes through one that it does."""
+        sent = t if t.device.type in self._kinds else t.to(self._device)
+        sent = sent.contiguous()
+        self._dist.broadcast(sent, 0)
+        if sent is not t and self.rank != 0:
+            t.copy_(sent)
 
 
 def same(value: Any) -> Any:

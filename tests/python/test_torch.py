@@ -329,11 +329,12 @@ class Site(threading.Thread):
             trained = [p for p in self.model.parameters() if p.requires_grad]
             optimizer = torch.optim.AdamW(trained, lr=1e-2)
             rng = torch.Generator().manual_seed(ord(self.site))
+            device = trained[0].device
             with nebula_i.Run(self.job, self.site) as run:
                 run.attach(self.model, optimizer)
                 more = True
                 while more:
-                    x = torch.randn(16, 64, generator=rng)
+                    x = torch.randn(16, 64, generator=rng).to(device)
                     loss = (self.model(x) - x.flip(1)).square().mean()
                     optimizer.zero_grad()
                     loss.backward()
