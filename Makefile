@@ -6,7 +6,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure -j $(TEST_JOBS)
 
-.PHONY: all setup build demo test bench fuzz soak oclgrind science dist deb deb-test wheel dist-twice upgrade-test screenshots watch-bars format clean
+.PHONY: all setup build demo test bench fuzz soak oclgrind opencl-losses science dist deb deb-test wheel dist-twice upgrade-test screenshots watch-bars format clean
 all: build
 
 setup:
@@ -57,6 +57,9 @@ soak: build
 # The OpenCL kernels on a simulator that finds races and bad accesses; minutes.
 oclgrind: build
 	@tests/oclgrind.sh $(BUILD)/release/nebula-i
+# The losses of 200 steps of mlm-mini with dropout on OpenCL (pocl, or what `device list` shows first) against the CPU's; minutes.
+opencl-losses: build
+	@bench/parity.py --nebula $(BUILD)/release/nebula-i --device opencl --only f32 --shape mlm-mini
 
 # The measurements on real text (which is no part of the project), each one command: this lists them.
 science:

@@ -57,10 +57,11 @@ static bool on_cpu(const struct options *o)
     return !o->device || !strcmp(o->device, "cpu");
 }
 
-/* Other devices have the CPU's small shapes too, for comparing losses. */
+/* Other devices have the CPU's small shapes too, for comparing losses. So have tests a tiny one. */
 static const struct neb_shape *find_shape(const struct options *o)
 {
     const struct neb_shape *s = on_cpu(o) ? NULL : neb__shape_find(neb__gpu_shapes, o->shape);
+    if (!s && o->losses) s = neb__shape_find(neb__tiny_shapes, o->shape);
     return s ? s : neb__shape_find(neb__shapes, o->shape);
 }
 

@@ -18,6 +18,11 @@ const struct neb_shape neb__shapes[] = {
     {0},
 };
 
+const struct neb_shape neb__tiny_shapes[] = {
+    {"mlm-tiny", "bert", 2, 0, 64, 2, 256, 500, 32, 8, 0},
+    {0},
+};
+
 const struct neb_shape neb__gpu_shapes[] = {
     {"gpt2-124m", "gpt2", 12, 0, 768, 12, 3072, 50257, 1024, 32, 0},
     {"mlm-base", "bert", 12, 0, 768, 12, 3072, 30522, 128, 256, 0},

@@ -13,7 +13,8 @@ struct neb_shape {
     double share_target; /* of sgemm's speed */
 };
 
-extern const struct neb_shape neb__shapes[], neb__gpu_shapes[];
+extern const struct neb_shape neb__shapes[], neb__gpu_shapes[],
+    neb__tiny_shapes[]; /* tiny: for tests, never measured */
 const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name); /* NULL: unknown */
 
 enum { NEB_SHAPE_MICROS = 64 };

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The OpenCL device: the conformance suite in f32, parts of it in bf16; a cache that lies; a number that does not exist. Without the
+# The OpenCL device: the conformance suite in f32, parts of it in bf16; a training's losses; a cache that lies; a number that does not exist. Without the
 # plug-in or a driver (pocl) one line says what was skipped. Compiled kernels stay in the build folder, so only the first run compiles.
 # make oclgrind runs all kernels in the cut for GPUs.
 set -eu
@@ -36,6 +36,15 @@ gpu="$POCL_CACHE_DIR-$(cat "$kernels"/*.cl | cksum | cut -d ' ' -f 1)" # what ot
 mkdir -p "$gpu"
 POCL_CACHE_DIR="$gpu" NEBULA_OPENCL_KERNELS=gpu check --only xent
 if grep -r -l -a 'xent\.group_memory' "$gpu" --include=xent.so > log; then fail "work-groups share local memory"; fi
+
+# 200 steps with dropout from one seed give the CPU's losses: the masks are the same. make opencl-losses does it with a larger model.
+if command -v python3 > log; then
+    python3 "$kernels/../../../../bench/parity.py" --nebula "$nebula" --device opencl --only f32 --shape mlm-tiny > log 2>&1 ||
+        fail "the losses differ from the CPU's"
+    echo "opencl: $(cat log)"
+else
+    echo "opencl: skipped the comparison of losses, python3 was not found"
+fi
 
 # A number behind the name chooses the device.
 "$nebula" device test --device opencl:0 --only axpby > log 2>&1 || fail "opencl:0"
