@@ -45,6 +45,7 @@
 #include <nebula/device_generate.h>
 #include <nebula/device_learn.h>
 #include <nebula/device_narrow.h>
+#include <nebula/device_slots.h>
 #include <nebula/device_types.h>
 #include <nebula/status.h>
 

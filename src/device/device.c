@@ -35,14 +35,9 @@ static const struct slot_name required[] = {
     SLOT(open),   SLOT(close),    SLOT(info), SLOT(alloc), SLOT(free),
     SLOT(upload), SLOT(download), SLOT(copy), SLOT(fill),  SLOT(sync),
 };
-static const struct slot_name primitives[] = {
-    SLOT(gemm),         SLOT(copy2d),    SLOT(axpby),       SLOT(mul),          SLOT(act),
-    SLOT(act_bwd),      SLOT(bias),      SLOT(colsum),      SLOT(swiglu),       SLOT(swiglu_bwd),
-    SLOT(embed),        SLOT(embed_bwd), SLOT(gather_rows), SLOT(scatter_rows), SLOT(pool),
-    SLOT(pool_bwd),     SLOT(rope),      SLOT(dropout),     SLOT(attn_softmax), SLOT(attn_softmax_bwd),
-    SLOT(attn_dropout), SLOT(norm),      SLOT(norm_bwd),    SLOT(xent),         SLOT(bce),
-    SLOT(mse),          SLOT(cosine),    SLOT(sumsq),       SLOT(clip),         SLOT(update),
-};
+#define LISTED(slot, type) SLOT(slot),
+static const struct slot_name primitives[] = {NEB_PRIMITIVE_SLOTS(LISTED)};
+#undef LISTED
 static const struct slot_name side[] = {SLOT(side_download), SLOT(side_upload), SLOT(fence_done),
                                         SLOT(fence_wait), SLOT(fence_join)};
 static const struct slot_name graph[] = {SLOT(graph_begin), SLOT(graph_end), SLOT(graph_launch),
@@ -82,6 +77,19 @@ static neb_status check_group(const struct neb_device_ops *ops, const struct slo
                              where, group[0].name, group[i].name);
     return NEB_OK;
 }
+
+/* A slot that computes and is in none of the lists would be wrapped and rehearsed by nobody. */
+#define ONE(slot, type) +1
+enum {
+    COMPUTING = 0 NEB_PRIMITIVE_SLOTS(ONE) NEB_FUSED_SLOTS(ONE) NEB_OPTIONAL_SLOTS(ONE),
+    OTHERS = 31, /* open to scratch_bytes, packed_bytes, comm_facts to comm_close, probe */
+    TABLE = 16 + (COMPUTING + OTHERS) * (int)sizeof(void *) + 8
+};
+#undef ONE
+_Static_assert(
+    sizeof(void *) != 8 || sizeof(struct neb_device_ops) == TABLE,
+    "the device's table changed: put a slot that computes into nebula/device_slots.h; wrap any other in "
+    "host_wrap.c, then count it here");
 
 /* A plug-in that was built with other argument structs must not be taken for one of this version. */
 #define SIZE(s) sizeof(struct s)

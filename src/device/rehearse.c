@@ -152,22 +152,15 @@ static void close_both(void *dev)
 
 /* ---- the table ------------------------------------------------------------------------------------------------ */
 
-/* Every slot that computes has this form; those that the device lacks stay empty. */
-/* clang-format off */
-#define COMPUTING(X) \
-    X(gemm) X(copy2d) X(axpby) X(mul) X(act) X(act_bwd) X(bias) X(colsum) X(swiglu) X(swiglu_bwd) X(embed) \
-    X(embed_bwd) X(gather_rows) X(scatter_rows) X(pool) X(pool_bwd) X(rope) X(dropout) X(attn_softmax) \
-    X(attn_softmax_bwd) X(attn_dropout) X(norm) X(norm_bwd) X(xent) X(bce) X(mse) X(cosine) X(sumsq) X(clip) \
-    X(update) X(norm_residual) X(norm_residual_bwd) X(linear) X(linear_bwd) X(attn) X(attn_bwd) \
-    X(linear_xent) X(best) X(attn_listed) X(sample) X(muon)
-/* clang-format on */
-
+/* Every slot that computes has the form of nothing(); those that the device lacks stay empty. */
 static void silence(struct neb_device_ops *t)
 {
     neb_status (*none)(void *, const void *) = nothing;
-#define NEB__X(slot) \
+#define NEB__X(slot, type) \
     if (t->slot) memcpy(&t->slot, &none, sizeof none);
-    COMPUTING(NEB__X)
+    NEB_PRIMITIVE_SLOTS(NEB__X)
+    NEB_FUSED_SLOTS(NEB__X)
+    NEB_OPTIONAL_SLOTS(NEB__X)
 #undef NEB__X
     t->alloc = alloc_counted;
     t->free = free_counted;

@@ -164,44 +164,6 @@ int64_t neb__ocl_scratch_bytes(void *ctx, enum neb_slot slot, const void *args)
     return 0;
 }
 
-#define SLOTS(X)                          \
-    X(gemm, neb_gemm)                     \
-    X(copy2d, neb_copy2d)                 \
-    X(axpby, neb_axpby)                   \
-    X(mul, neb_mul)                       \
-    X(act, neb_act_args)                  \
-    X(act_bwd, neb_act_args)              \
-    X(bias, neb_bias)                     \
-    X(colsum, neb_colsum)                 \
-    X(swiglu, neb_swiglu)                 \
-    X(swiglu_bwd, neb_swiglu)             \
-    X(embed, neb_embed)                   \
-    X(embed_bwd, neb_embed)               \
-    X(gather_rows, neb_rows)              \
-    X(scatter_rows, neb_rows)             \
-    X(pool, neb_pool_args)                \
-    X(pool_bwd, neb_pool_args)            \
-    X(rope, neb_rope)                     \
-    X(dropout, neb_dropout_args)          \
-    X(attn_softmax, neb_attn_softmax)     \
-    X(attn_softmax_bwd, neb_attn_softmax) \
-    X(attn_dropout, neb_attn_dropout)     \
-    X(norm, neb_norm)                     \
-    X(norm_bwd, neb_norm_bwd)             \
-    X(xent, neb_xent)                     \
-    X(bce, neb_bce)                       \
-    X(mse, neb_pair_loss)                 \
-    X(cosine, neb_pair_loss)              \
-    X(sumsq, neb_sumsq)                   \
-    X(clip, neb_clip)                     \
-    X(update, neb_update)                 \
-    X(linear, neb_linear)                 \
-    X(linear_bwd, neb_linear_bwd)         \
-    X(attn, neb_attn)                     \
-    X(attn_bwd, neb_attn_bwd)             \
-    X(linear_xent, neb_linear_xent)       \
-    X(widen, neb_widen)
-
 #define LOCKED(slot, type)                                       \
     static neb_status do_##slot(void *ctx, const struct type *a) \
     {                                                            \
@@ -211,7 +173,7 @@ int64_t neb__ocl_scratch_bytes(void *ctx, enum neb_slot slot, const void *args)
         pthread_mutex_unlock(&dev->lock);                        \
         return s;                                                \
     }
-SLOTS(LOCKED)
+NEB_OCL_SLOTS(LOCKED)
 
 static const struct neb_device_ops table = {
     .abi = NEB_DEVICE_ABI,
@@ -240,7 +202,7 @@ static const struct neb_device_ops table = {
     .graph_free = neb__ocl_graph_free,
     .scratch_bytes = neb__ocl_scratch_bytes,
 #define ENTRY(slot, type) .slot = do_##slot,
-    SLOTS(ENTRY)
+    NEB_OCL_SLOTS(ENTRY)
 #undef ENTRY
         .norm_residual = do_norm,
     .norm_residual_bwd = do_norm_bwd,

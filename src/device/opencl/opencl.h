@@ -263,43 +263,18 @@ void neb__ocl_tune(struct neb_ocl *dev); /* measures, once; not while recording 
 neb_status neb__ocl_tile_options(const struct neb_ocl *dev, uint32_t variant, char *out, size_t size);
 
 /* the slots */
-neb_status neb__ocl_gemm(void *ctx, const struct neb_gemm *a);
-neb_status neb__ocl_copy2d(void *ctx, const struct neb_copy2d *a);
-neb_status neb__ocl_widen(void *ctx, const struct neb_widen *a);
-neb_status neb__ocl_axpby(void *ctx, const struct neb_axpby *a);
-neb_status neb__ocl_mul(void *ctx, const struct neb_mul *a);
-neb_status neb__ocl_act(void *ctx, const struct neb_act_args *a);
-neb_status neb__ocl_act_bwd(void *ctx, const struct neb_act_args *a);
-neb_status neb__ocl_bias(void *ctx, const struct neb_bias *a);
-neb_status neb__ocl_colsum(void *ctx, const struct neb_colsum *a);
-neb_status neb__ocl_swiglu(void *ctx, const struct neb_swiglu *a);
-neb_status neb__ocl_swiglu_bwd(void *ctx, const struct neb_swiglu *a);
-neb_status neb__ocl_embed(void *ctx, const struct neb_embed *a);
-neb_status neb__ocl_embed_bwd(void *ctx, const struct neb_embed *a);
-neb_status neb__ocl_gather_rows(void *ctx, const struct neb_rows *a);
-neb_status neb__ocl_scatter_rows(void *ctx, const struct neb_rows *a);
-neb_status neb__ocl_pool(void *ctx, const struct neb_pool_args *a);
-neb_status neb__ocl_pool_bwd(void *ctx, const struct neb_pool_args *a);
-neb_status neb__ocl_rope(void *ctx, const struct neb_rope *a);
+#define NEB_OCL_SLOTS(X)            \
+    NEB_PRIMITIVE_SLOTS(X)          \
+    X(linear, neb_linear)           \
+    X(linear_bwd, neb_linear_bwd)   \
+    X(attn, neb_attn)               \
+    X(attn_bwd, neb_attn_bwd)       \
+    X(linear_xent, neb_linear_xent) \
+    X(widen, neb_widen)
+#define NEB_OCL_DECLARE(slot, type) neb_status neb__ocl_##slot(void *ctx, const struct type *a);
+NEB_OCL_SLOTS(NEB_OCL_DECLARE)
+#undef NEB_OCL_DECLARE
 void neb__ocl_rope_close(struct neb_ocl *dev);
-neb_status neb__ocl_dropout(void *ctx, const struct neb_dropout_args *a);
-neb_status neb__ocl_attn_softmax(void *ctx, const struct neb_attn_softmax *a);
-neb_status neb__ocl_attn_softmax_bwd(void *ctx, const struct neb_attn_softmax *a);
-neb_status neb__ocl_attn_dropout(void *ctx, const struct neb_attn_dropout *a);
-neb_status neb__ocl_norm(void *ctx, const struct neb_norm *a);
-neb_status neb__ocl_norm_bwd(void *ctx, const struct neb_norm_bwd *a);
-neb_status neb__ocl_xent(void *ctx, const struct neb_xent *a);
-neb_status neb__ocl_bce(void *ctx, const struct neb_bce *a);
-neb_status neb__ocl_mse(void *ctx, const struct neb_pair_loss *a);
-neb_status neb__ocl_cosine(void *ctx, const struct neb_pair_loss *a);
-neb_status neb__ocl_sumsq(void *ctx, const struct neb_sumsq *a);
-neb_status neb__ocl_clip(void *ctx, const struct neb_clip *a);
-neb_status neb__ocl_update(void *ctx, const struct neb_update *a);
-neb_status neb__ocl_linear(void *ctx, const struct neb_linear *a);
-neb_status neb__ocl_linear_bwd(void *ctx, const struct neb_linear_bwd *a);
-neb_status neb__ocl_attn(void *ctx, const struct neb_attn *a);
-neb_status neb__ocl_attn_bwd(void *ctx, const struct neb_attn_bwd *a);
-neb_status neb__ocl_linear_xent(void *ctx, const struct neb_linear_xent *a);
 int64_t neb__ocl_scratch_bytes(void *ctx, enum neb_slot slot, const void *args);
 int64_t neb__ocl_xent_rows(const struct neb_linear_xent *a); /* of one chunk */
 
