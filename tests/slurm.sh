@@ -108,6 +108,7 @@ for signal in KILL STOP; do
     kill -$signal $(ranks_of hurt | tail -1)
     until_true '[ -z "$(squeue -h)" ]'
     grep -q "a rank was lost" hurt-$signal.log || fail "nobody noticed SIG$signal"
+    [ $signal = KILL ] || grep -q "rank [01] of 2 stuck or gone" hurt-$signal.log || fail "nobody named the rank that hangs"
     grep -q "2000/2000" hurt-$signal.log || fail "the training did not survive SIG$signal"
 done
 sbatch --nodes=2 --ntasks=2 --output=cancel.log site.sbatch out=cancel train.steps=100000 > sbatch.log 2>&1 || fail "sbatch"

@@ -1,5 +1,6 @@
 /* test_group.c: the ranks of a site: operations through shared memory, and ranks that die or hang. The ranks
- * are children of this process; their engine has only a place and shared memory. */
+ * are children of this process; their engine has only a place and shared memory. A second engine has only
+ * messages, as if every rank were on a machine of its own. */
 #include "support/check.h"
 #include "base/log.h"
 #include "group/channel.h"
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +50,98 @@ static const struct neb_group_engine engine = {.abi = NEB_GROUP_ABI,
                                                .share = child_share,
                                                .close = child_close};
 
+/* ---- ranks without common memory: a socket for each pair, for the group of all ranks and for one split off ---- */
+
+enum { PARTS = 2 };
+static int far_fd[PARTS][RANKS][RANKS]; /* [part][from][to]: where `from` writes to `to` and reads from it */
+
+struct far_request {
+    int fd; /* -1: it is over */
+    void *to;
+    size_t n;
+};
+
+static neb_status far_open(const struct neb_group_host *host, void **ctx, struct neb_group_place *out)
+{
+    *out = (struct neb_group_place){child.rank, RANKS};
+    (void)host;
+    *ctx = far_fd[0];
+    return NEB_OK;
+}
+
+static neb_status far_split(void *ctx, int color, void **out, struct neb_group_place *place)
+{
+    (void)ctx, (void)color;
+    *place = (struct neb_group_place){child.rank, RANKS};
+    *out = far_fd[1];
+    return NEB_OK;
+}
+
+static neb_status far_share(void *ctx, size_t bytes, void **out)
+{
+    (void)ctx, (void)bytes;
+    *out = NULL;
+    return NEB_OK;
+}
+
+static neb_status far_begin(struct far_request r, void **request)
+{
+    struct far_request *p = malloc(sizeof *p);
+    if (!p) return NEB_ERR_NOMEM;
+    *p = r;
+    *request = p;
+    return NEB_OK;
+}
+
+static neb_status far_send(void *ctx, const void *bytes, int64_t n, int to, void **request)
+{
+    int(*fd)[RANKS] = ctx;
+    if (send(fd[child.rank][to], bytes, (size_t)n, MSG_NOSIGNAL) != n) return NEB_ERR_IO;
+    return far_begin((struct far_request){.fd = -1}, request);
+}
+
+static neb_status far_receive(void *ctx, void *bytes, int64_t n, int from, void **request)
+{
+    int(*fd)[RANKS] = ctx;
+    return far_begin((struct far_request){fd[child.rank][from], bytes, (size_t)n}, request);
+}
+
+static neb_status far_test(void *ctx, void *request, int *done)
+{
+    struct far_request *r = request;
+    (void)ctx;
+    *done = r->fd < 0 || recv(r->fd, r->to, r->n, MSG_DONTWAIT) == (ssize_t)r->n;
+    if (*done) free(r);
+    return NEB_OK;
+}
+
+static const struct neb_group_engine far_engine = {.abi = NEB_GROUP_ABI,
+                                                   .size = sizeof far_engine,
+                                                   .open = far_open,
+                                                   .split = far_split,
+                                                   .share = far_share,
+                                                   .send = far_send,
+                                                   .receive = far_receive,
+                                                   .test = far_test,
+                                                   .close = child_close};
+
+static const struct neb_group_engine *used = &engine;
+
+static void far_connect(bool opens)
+{
+    for (int part = 0; part < PARTS; part++)
+        for (int a = 0; a < RANKS; a++)
+            for (int b = a + 1; b < RANKS; b++) {
+                int pair[2];
+                if (!opens) {
+                    close(far_fd[part][a][b]), close(far_fd[part][b][a]);
+                    continue;
+                }
+                assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+                far_fd[part][a][b] = pair[0], far_fd[part][b][a] = pair[1];
+            }
+}
+
 /* Runs fn at every rank; the children's exit codes come back as bits of ranks that failed. pauses: a rank that
  * would never end; -1: none. */
 static unsigned run_ranks(double timeout_s, int pauses, int (*fn)(struct neb_group *g))
@@ -64,7 +158,7 @@ static unsigned run_ranks(double timeout_s, int pauses, int (*fn)(struct neb_gro
         if (pid[r]) continue;
         struct neb_group *g;
         child.rank = r;
-        int bad = neb__group_with(&engine, timeout_s, &g) != NEB_OK || fn(g);
+        int bad = neb__group_with(used, timeout_s, &g) != NEB_OK || fn(g);
         _exit(bad);
     }
     for (int left = RANKS; left; left--) {
@@ -233,6 +327,46 @@ static void test_failures(void **state)
     check_log_restore();
 }
 
+/* Rank 0 waits for rank 1, which hangs; rank 2 waits for rank 0. Both name rank 1, and only that one. */
+static int far_one_hangs(struct neb_group *g)
+{
+    char x = 1;
+    const int rank = neb__group_rank(g);
+    while (rank == 1) pause();
+    if (neb__group_receive(g, &x, 1, rank ? 0 : 1) != NEB_ERR_PEER) return 1;
+    return !strstr(neb_last_error(), "rank 1 of 3 stuck or gone") ||
+           !strstr(neb__group_why(g), "rank 1 of 3");
+}
+
+/* A rank that works and shows its beat answers, so nobody is named. */
+static int far_one_works(struct neb_group *g)
+{
+    char x = 1;
+    const int rank = neb__group_rank(g);
+    if (rank != 1)
+        return neb__group_receive(g, &x, 1, 1) != NEB_ERR_PEER ||
+               !strstr(neb_last_error(), "every rank answers");
+    for (;;) {
+        usleep(1000);
+        neb__group_beat(g);
+    }
+}
+
+static void stuck_ranks_on_other_machines_are_named(void **state)
+{
+    (void)state;
+    check_log_quiet();
+    used = &far_engine;
+    far_connect(true);
+    assert_int_equal(run_ranks(6, 1, far_one_hangs), 1u << 1);
+    far_connect(false);
+    far_connect(true);
+    assert_int_equal(run_ranks(6, 1, far_one_works), 1u << 1);
+    far_connect(false);
+    used = &engine;
+    check_log_restore();
+}
+
 /* ---- channels --------------------------------------------------------------------------------------------- */
 
 enum { MESSAGES = 40, WORDS = 100000 };
@@ -320,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_failures),
+        cmocka_unit_test(stuck_ranks_on_other_machines_are_named),
         cmocka_unit_test(messages_go_along_a_line),
         cmocka_unit_test(neighbours_hear_of_a_failure),
     };

@@ -70,6 +70,7 @@ neb_status neb__group_with(const struct neb_group_engine *engine, double timeout
                      ? neb__fail(NEB_ERR_UNSUPPORTED, "%d ranks were started; a site has at most %d",
                                  place.size, NEB_GROUP_RANKS)
                      : make_window(g);
+        if (status == NEB_OK && g->size > 1 && !g->window) status = neb__roll_open(g);
     }
     if (status != NEB_OK) {
         neb__group_close(g);
@@ -141,6 +142,7 @@ void neb__group_close(struct neb_group *g)
     neb__group_detach(g);
     if (g->parent) unlink_from_all(g);
     neb__window_close(g->window);
+    neb__roll_close(g->roll);
     if (g->engine) g->engine->close(g->ctx);
     neb__free(g);
 }
@@ -184,6 +186,7 @@ void neb__group_beat(struct neb_group *g)
     if (!g) return;
     struct neb_group *all = all_ranks(g);
     if (all->window) neb__window_beat(all);
+    neb__roll_beat(all->roll);
     for (struct neb_group *p = all->parts; p; p = p->next)
         if (p->window) neb__window_beat(p);
 }

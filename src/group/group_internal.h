@@ -4,6 +4,7 @@
  *     load.c    the plug-in
  *     window.c  operations of ranks on one machine, through shared memory
  *     wait.c    operations of ranks on several machines, through the engine's requests
+ *     rollcall.c  which of these ranks is stuck
  *     channel.c messages between neighbours that nobody waits to send
  *     on_device.c, exchange_watch.c  values in the memory of devices
  */
@@ -16,6 +17,7 @@
 #include <stdatomic.h>
 
 struct neb_window;
+struct neb_roll;
 
 /* The device of this rank, where its memory is not the host's (on_device.c). */
 struct neb_group_device {
@@ -34,6 +36,7 @@ struct neb_group {
     const struct neb_group_engine *engine; /* NULL: one rank */
     void *ctx;
     struct neb_window *window; /* NULL: the ranks are on several machines */
+    struct neb_roll *roll;     /* of the group of all ranks, if they are on several machines */
     int rank, size;
     double timeout_s;
     int unhurried;            /* how many things are under way for which this rank waits without a limit */
@@ -89,6 +92,14 @@ neb_status neb__window_lost(struct neb_group *g, int rank, const char *how);
 neb_status neb__exchange_watch(struct neb_group *g);
 void neb__exchange_unwatch(struct neb_group *g);
 void neb__exchanges_abort(void); /* those of all groups: nobody waits for a rank that is lost */
+
+/* rollcall.c. NULL: nothing happens. A beat answers questions of others. neb__roll_missing() writes the numbers of the ranks that have
+ * not answered the last question, and returns how many they are. */
+neb_status neb__roll_open(struct neb_group *g);
+void neb__roll_close(struct neb_roll *roll);
+void neb__roll_beat(struct neb_roll *roll);
+void neb__roll_ask(struct neb_roll *roll);
+int neb__roll_missing(const struct neb_roll *roll, char *names, size_t size);
 
 /* wait.c: the operations through the engine. Each waits until its request is over, at most the timeout. */
 neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,

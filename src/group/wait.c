@@ -1,8 +1,8 @@
 /* wait.c: operations of ranks on several machines, through the engine's requests.
  *
  * A long array goes in pieces, so that a slow network is not taken for a hang: the time limit holds for one
- * piece. Nobody can see the other ranks' beats here. So a rank that gives up names itself and the operation;
- * the rank that says nothing is the one that is stuck. */
+ * piece. Nobody can see the other ranks' beats here. So a rank that has waited for most of it calls the roll
+ * (rollcall.c), and names the ranks that do not answer when it gives up. */
 #include "group/group_internal.h"
 #include "base/clock.h"
 
@@ -11,19 +11,33 @@
 #include <time.h>
 
 enum { PIECE = 16 << 20, GATHER = 512 << 20, SPINS = 2000 };
+static const double asks_after = 0.6; /* of the time limit */
 
 static neb_status stuck(struct neb_group *g, const char *what)
 {
-    snprintf(g->why, sizeof g->why, "rank %d of %d has waited %.0f s to %s", neb__group_site(g)->rank,
-             neb__group_site(g)->size, g->timeout_s, what);
+    const struct neb_group *site = neb__group_site(g);
+    char names[64];
+    const int missing = neb__roll_missing(site->roll, names, sizeof names);
+    if (missing)
+        snprintf(g->why, sizeof g->why, "rank%s %s of %d stuck or gone: no answer to rank %d in %.0f s",
+                 missing > 1 ? "s" : "", names, site->size, site->rank, (1 - asks_after) * g->timeout_s);
+    else
+        snprintf(g->why, sizeof g->why, "rank %d of %d has waited %.0f s to %s", site->rank, site->size,
+                 g->timeout_s, what);
     neb__group_break(g);
-    return neb__fail(NEB_ERR_PEER, "%s: another rank is stuck or gone (the one whose log does not say this)",
-                     g->why);
+    if (missing) return neb__fail(NEB_ERR_PEER, "%s (it waited to %s)", g->why, what);
+    return neb__fail(
+        NEB_ERR_PEER,
+        "%s: every rank answers, but one of them is at other work; if its steps take that long, raise "
+        "parallel.timeout",
+        g->why);
 }
 
 neb_status neb__wait_request(struct neb_group *g, void *request, const char *what)
 {
+    struct neb_roll *roll = neb__group_site(g)->roll;
     int64_t since = neb__now_ns();
+    bool asked = false;
     int done = 0;
     for (int64_t looks = 0;; looks++) {
         neb_status status = g->engine->test(g->ctx, request, &done);
@@ -31,10 +45,10 @@ neb_status neb__wait_request(struct neb_group *g, void *request, const char *wha
         if (status != NEB_OK || done) return status;
         if (looks < SPINS) continue;
         neb__group_beat(g);
-        if (g->unhurried > 0) since = neb__now_ns();
-        if (neb__seconds_since(since) > g->timeout_s) {
-            return stuck(g, what);
-        }
+        if (g->unhurried > 0) since = neb__now_ns(), asked = false;
+        const double waited = neb__seconds_since(since);
+        if (!asked && waited > asks_after * g->timeout_s) neb__roll_ask(roll), asked = true;
+        if (asked && waited > g->timeout_s) return stuck(g, what);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
 }
