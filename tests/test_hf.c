@@ -17,9 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const kinds[] = {"bert_mlm",          "bert",  "bert_class", "xlmr",   "electra",
-                                    "electra_generator", "gpt2",  "llama2",     "llama3", "llama_linear",
-                                    "mistral",           "qwen2", "qwen3"};
+static const char *const kinds[] = {"bert_mlm",          "bert",       "bert_class", "xlmr",   "electra",
+                                    "electra_generator", "distilbert", "gpt2",       "llama2", "llama3",
+                                    "llama_linear",      "mistral",    "qwen2",      "qwen3"};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* Encoder-decoders with their tokenizers, and the languages in which they are asked. */

@@ -51,6 +51,8 @@ def models():
         "mistral": tf.MistralForCausalLM(tf.MistralConfig(**wide, sliding_window=12)),
         "qwen2": tf.Qwen2ForCausalLM(tf.Qwen2Config(**wide)),
         "qwen3": tf.Qwen3ForCausalLM(tf.Qwen3Config(**wide, head_dim=6)),
+        "distilbert": tf.DistilBertForMaskedLM(tf.DistilBertConfig(vocab_size=VOCAB, dim=12, n_layers=2, n_heads=3, hidden_dim=20,
+                                                                     max_position_embeddings=16)),
     }
     for m in out.values():
         with torch.no_grad():  # biases of 0 and norms of 1 would hide a mistake
@@ -199,7 +201,50 @@ def table(nebula):
         print(f"{name} import {diff:.1e} export {out:.1e} text {'equal' if equal else 'differs'}", flush=True)
         worst = max(worst, diff, out, 0 if equal else 1)
     assert worst < 1e-4
+    table_encoders(nebula)
     table_translation(nebula)
+
+
+def words(folder):
+    """A WordPiece tokenizer of the words of this file."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    found = sorted({w.lower() for w in __doc__.split() if w.isalpha()} - set(letters))
+    with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8") as f:
+        f.write("\n".join(special + list(letters) + ["##" + c for c in letters] + found) + "\n")
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+        json.dump({"tokenizer_class": "BertTokenizer", "do_lower_case": True}, f)
+    return tf.BertTokenizer(os.path.join(folder, "vocab.txt"))
+
+
+def table_encoders(nebula):
+    """Sentence vectors here, logits of the export; text: its tokenizer gives the same ids."""
+    lines = ["Compares import and export", "the transformers library writes a folder", "token ids of two sequences xyz"]
+    with tempfile.TemporaryDirectory() as d:
+        os.mkdir(d + "/theirs")
+        tok = words(d + "/theirs")
+        torch.manual_seed(11)
+        model = tf.DistilBertForMaskedLM(tf.DistilBertConfig(vocab_size=len(tok), dim=64, n_layers=3, n_heads=4, hidden_dim=96, initializer_range=0.3,
+                                                             max_position_embeddings=64)).eval()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(torch.randn_like(p) * 0.1)
+        model.save_pretrained(d + "/theirs", safe_serialization=True)
+        run(nebula, "import", d + "/theirs", d + "/ours")
+        run(nebula, "export", d + "/ours", d + "/back")
+        back, again = tf.AutoModelForMaskedLM.from_pretrained(d + "/back").eval(), tf.AutoTokenizer.from_pretrained(d + "/back")
+        assert type(back) is type(model)
+        text = subprocess.run([nebula, "embed", d + "/ours"], input="\n".join(lines) + "\n", check=True, capture_output=True, text=True).stdout
+        ours, diff, out, equal = [[float(x) for x in l.split()] for l in text.splitlines()], 0, 0, True
+        for line, vector in zip(lines, ours):
+            with torch.no_grad():
+                h = model.distilbert(**tok(line, return_tensors="pt")).last_hidden_state[0].mean(0)
+                ids = tok(line, return_tensors="pt").input_ids
+                out = max(out, float((model(input_ids=ids).logits - back(input_ids=ids).logits).abs().max()))
+            diff = max(diff, float(np.abs((h / h.norm()).numpy() - np.array(vector)).max()))
+            equal = equal and again(line).input_ids == tok(line).input_ids
+    print(f"distilbert import {diff:.1e} export {out:.1e} text {'equal' if equal else 'differs'}", flush=True)
+    assert max(diff, out) < 1e-4 and equal
 
 
 def translation_scores(model, ids, start, new, tokens):

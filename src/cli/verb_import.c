@@ -33,7 +33,8 @@ const struct neb_verb neb__verb_import = {
     .name = "import",
     .args = "FROM TO [--base FOLDER]",
     .help = "take over a Hugging Face model",
-    .about = "Turns the folder FROM of a Hugging Face model (BERT, MiniLM, RoBERTa, XLM-R, ELECTRA, GPT-2, "
+    .about = "Turns the folder FROM of a Hugging Face model (BERT, MiniLM, RoBERTa, XLM-R, ELECTRA, "
+             "DistilBERT, GPT-2, "
              "Llama,\n"
              "Mistral, Qwen, Marian, M2M100, NLLB, BART, mBART: config.json, safetensors, tokenizer files) "
              "into the\n"

@@ -1,5 +1,5 @@
 /* hf.h: models from Hugging Face folders and back: config.json, safetensors (one file or several with an
- * index), tokenizer files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2, Llama 2 and 3, Mistral,
+ * index), tokenizer files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, DistilBERT, GPT-2, Llama 2 and 3, Mistral,
  * Qwen 2, 2.5 and 3, Marian, M2M100 and NLLB, BART and mBART.
  *
  * Nothing in such a folder is believed: config and index are checked key by key, tensors must have the shapes
@@ -36,6 +36,7 @@ enum neb_hf_kind {
     NEB_HF_BERT,
     NEB_HF_XLMR,
     NEB_HF_ELECTRA,
+    NEB_HF_DISTILBERT,
     NEB_HF_GPT2,
     NEB_HF_LLAMA,
     NEB_HF_MISTRAL,

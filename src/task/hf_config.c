@@ -91,6 +91,24 @@ static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb
     return neb__opts_set(neb__model_options, m, "norm_place", "post");
 }
 
+/* A BERT without segments, under other names. Its norms have one eps, which no key says. */
+static neb_status read_distilbert(const json_t *j, struct neb_model_config *m)
+{
+    NEB_TRY(neb__hf_whole(j, "vocab_size", -1, &m->vocab));
+    NEB_TRY(neb__hf_whole(j, "dim", -1, &m->hidden));
+    NEB_TRY(neb__hf_whole(j, "n_layers", -1, &m->layers));
+    NEB_TRY(neb__hf_whole(j, "n_heads", -1, &m->heads));
+    NEB_TRY(neb__hf_whole(j, "hidden_dim", -1, &m->ffn));
+    NEB_TRY(neb__hf_whole(j, "max_position_embeddings", -1, &m->max_positions));
+    NEB_TRY(neb__hf_real(j, "dropout", 0.1, &m->dropout));
+    NEB_TRY(neb__hf_real(j, "attention_dropout", 0.1, &m->attention_dropout));
+    NEB_TRY(neb__hf_activation(j, "activation", m));
+    m->types = 0;
+    m->norm_eps = 1e-12;
+    m->embedding_norm = m->head_bias = true;
+    return neb__opts_set(neb__model_options, m, "norm_place", "post");
+}
+
 static neb_status read_gpt2(const json_t *j, struct neb_model_config *m)
 {
     NEB_TRY(neb__hf_whole(j, "vocab_size", -1, &m->vocab));
@@ -113,21 +131,30 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
     static const struct {
         const char *name;
         enum neb_hf_kind kind;
-    } types[] = {{"bert", NEB_HF_BERT},       {"xlm-roberta", NEB_HF_XLMR}, {"roberta", NEB_HF_XLMR},
-                 {"electra", NEB_HF_ELECTRA}, {"gpt2", NEB_HF_GPT2},        {"llama", NEB_HF_LLAMA},
-                 {"mistral", NEB_HF_MISTRAL}, {"qwen2", NEB_HF_QWEN2},      {"qwen3", NEB_HF_QWEN3},
-                 {"marian", NEB_HF_MARIAN},   {"m2m_100", NEB_HF_M2M100},   {"bart", NEB_HF_BART},
+    } types[] = {{"bert", NEB_HF_BERT},
+                 {"xlm-roberta", NEB_HF_XLMR},
+                 {"roberta", NEB_HF_XLMR},
+                 {"electra", NEB_HF_ELECTRA},
+                 {"distilbert", NEB_HF_DISTILBERT},
+                 {"gpt2", NEB_HF_GPT2},
+                 {"llama", NEB_HF_LLAMA},
+                 {"mistral", NEB_HF_MISTRAL},
+                 {"qwen2", NEB_HF_QWEN2},
+                 {"qwen3", NEB_HF_QWEN3},
+                 {"marian", NEB_HF_MARIAN},
+                 {"m2m_100", NEB_HF_M2M100},
+                 {"bart", NEB_HF_BART},
                  {"mbart", NEB_HF_MBART}};
     const size_t n = sizeof types / sizeof *types;
     const char *type = json_string_value(json_object_get(j, "model_type"));
     size_t i = 0;
     while (i < n && strcmp(type ? type : "", types[i].name)) i++;
     if (i == n)
-        return neb__fail(
-            NEB_ERR_UNSUPPORTED,
-            "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra, gpt2, "
-            "llama, mistral, qwen2, qwen3, marian, m2m_100, bart or mbart",
-            type ? type : "");
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra, "
+                         "distilbert, gpt2, "
+                         "llama, mistral, qwen2, qwen3, marian, m2m_100, bart or mbart",
+                         type ? type : "");
     c->kind = types[i].kind;
     c->tied = !json_is_false(json_object_get(j, "tie_word_embeddings"));
     if (neb__hf_is_seq2seq(c->kind)) return neb__hf_seq2seq_read(j, c, m);
@@ -136,6 +163,7 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
         return neb__hf_decoder_read(j, c->kind, m);
     }
     NEB_TRY(no_surprises(j));
+    if (c->kind == NEB_HF_DISTILBERT) return read_distilbert(j, m);
     return c->kind == NEB_HF_GPT2 ? read_gpt2(j, m) : read_bert(j, c, m);
 }
 
@@ -169,6 +197,7 @@ static const char *class_of(const struct neb_model_yaml *f, enum neb_hf_kind kin
         [NEB_HF_XLMR] = {"XLMRobertaModel", "XLMRobertaForMaskedLM", "",
                          "XLMRobertaForSequenceClassification"},
         [NEB_HF_ELECTRA] = {"ElectraModel", "ElectraForMaskedLM", "ElectraForPreTraining", ""},
+        [NEB_HF_DISTILBERT] = {"DistilBertModel", "DistilBertForMaskedLM", "", ""},
         [NEB_HF_GPT2] = {"GPT2Model", "GPT2LMHeadModel", "", ""},
         [NEB_HF_LLAMA] = {"LlamaModel", "LlamaForCausalLM", "", ""},
         [NEB_HF_MISTRAL] = {"MistralModel", "MistralForCausalLM", "", ""},
@@ -226,6 +255,20 @@ static neb_status write_bert(const struct neb_model_yaml *f, enum neb_hf_kind ki
     return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
 }
 
+static neb_status write_distilbert(const struct neb_model_yaml *f, const struct neb_arch *a, json_t *j)
+{
+    const struct neb_model_config *m = &f->model;
+    json_t *more = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:b, s:f}", "model_type", "distilbert", "dim",
+        (json_int_t)a->hidden, "n_layers", (json_int_t)a->layers, "n_heads", (json_int_t)a->heads,
+        "hidden_dim", (json_int_t)a->ffn, "max_position_embeddings", (json_int_t)a->max_positions, "dropout",
+        m->dropout, "attention_dropout", m->attention_dropout, "activation", neb__hf_activation_name(m),
+        "sinusoidal_pos_embds", 0, "initializer_range", m->init_deviation);
+    bool bad = !more || json_object_update(j, more);
+    json_decref(more);
+    return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
+}
+
 static neb_status write_gpt2(const struct neb_model_yaml *f, const struct neb_arch *a, json_t *j)
 {
     const struct neb_model_config *m = &f->model;
@@ -257,6 +300,8 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
         NEB_TRY(neb__hf_seq2seq_write(f, &a, kind, tok, j));
     else if (neb__hf_is_llama(kind))
         NEB_TRY(neb__hf_decoder_write(f, &a, kind, j));
+    else if (kind == NEB_HF_DISTILBERT)
+        NEB_TRY(write_distilbert(f, &a, j));
     else
         NEB_TRY(kind == NEB_HF_GPT2 ? write_gpt2(f, &a, j) : write_bert(f, kind, &a, j));
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);

@@ -1,7 +1,8 @@
 /* hf_export.c: a folder of ours becomes one that from_pretrained() loads.
  *
  * An encoder goes out as ELECTRA where its embeddings are narrower or it detects replacements, as XLM-R where
- * its tokens are numbered so, else as BERT: the three compute the same and differ in names. A decoder with
+ * its tokens are numbered so, as DistilBERT where it has no segments, else as BERT: the four compute the same and
+ * differ in names. A decoder with
  * rotary positions goes out as Qwen 3 (norms of queries and keys), Qwen 2 (biases there) or Llama. An
  * encoder-decoder's positions decide: computed ones are Marian's or M2M100's, learned ones BART's (norms behind a
  * sublayer) or mBART's. A model with something that those lack (adapters, another kind of position or norm) is refused. */
@@ -47,6 +48,13 @@ static const char *first_wrong(const struct wrong *list, size_t n, const char **
 static bool like_llama(const struct neb_arch *a)
 {
     return a->kind == NEB_DECODER && a->positions == NEB_POSITIONS_ROPE;
+}
+
+/* It has no class for pairs of texts, and one eps. */
+static bool like_distilbert(const struct neb_model_config *m, const struct neb_arch *a)
+{
+    return a->kind == NEB_ENCODER && !a->types && a->head != NEB_HEAD_CLASS && m->norm_eps > 0.999e-12 &&
+           m->norm_eps < 1.001e-12;
 }
 
 /* The option whose value has no counterpart among their models, and that value; NULL: all have one. */
@@ -111,14 +119,16 @@ static neb_status kind_of(const struct neb_model_yaml *f, bool base, enum neb_hf
     if (base) p = (struct neb_peft){.full = true};
     const char *value, *option = misfit(m, &a, &p, f->peft.method, &value);
     if (option)
-        return neb__fail(NEB_ERR_UNSUPPORTED,
-                         "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA, GPT-2, Llama, "
-                         "Qwen, Marian, M2M100, BART "
-                         "and mBART, so it cannot be exported; %s itself can be used with nebula-i",
-                         option, value, f->path);
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA, DistilBERT, GPT-2, Llama, "
+            "Qwen, Marian, M2M100, BART "
+            "and mBART, so it cannot be exported; %s itself can be used with nebula-i",
+            option, value, f->path);
     enum neb_hf_kind kind = NEB_HF_BERT;
     if (!strcmp(f->numbering, "xlm-r")) kind = NEB_HF_XLMR;
     if (a.embedding != a.hidden || a.head == NEB_HEAD_RTD) kind = NEB_HF_ELECTRA;
+    if (kind == NEB_HF_BERT && like_distilbert(m, &a)) kind = NEB_HF_DISTILBERT;
     if (a.kind == NEB_DECODER) kind = NEB_HF_GPT2;
     if (like_llama(&a)) kind = NEB_HF_LLAMA;
     if (like_llama(&a) && a.qkv_bias) kind = NEB_HF_QWEN2;
@@ -215,7 +225,8 @@ static neb_status put_all(struct export *e)
     neb__free(values);
     /* Encoders there always have segments; a model that knows none adds zeros. */
     struct neb_hf_source source;
-    if (status == NEB_OK && !neb__hf_has_decoder(e->kind) && !e->model->arch.types) {
+    if (status == NEB_OK && !neb__hf_has_decoder(e->kind) && e->kind != NEB_HF_DISTILBERT &&
+        !e->model->arch.types) {
         status = neb__hf_source(e->kind, "encoder.embed.type.weight", e->model->arch.head != NEB_HEAD_NONE,
                                 &source);
         if (status == NEB_OK) status = add(e, source.name[0], 1, e->model->arch.embedding, 2, &unused);

@@ -52,6 +52,21 @@ static const struct rule electra[] = {BERT_BODY,
                                       {"head.pool", "discriminator_predictions.dense", ""},
                                       {"head.out", "discriminator_predictions.dense_prediction", ""},
                                       {NULL, NULL, NULL}};
+static const struct rule distilbert[] = {
+    {"embed.token", "~embeddings.word_embeddings", ""},
+    {"encoder.embed.position", "~embeddings.position_embeddings", ""},
+    {"encoder.embed.norm", "~embeddings.LayerNorm", ""},
+    {"encoder.layers.#.attention.qkv", "~transformer.layer.#.attention.{q_lin,k_lin,v_lin}", ""},
+    {"encoder.layers.#.attention.out", "~transformer.layer.#.attention.out_lin", ""},
+    {"encoder.layers.#.attention.norm", "~transformer.layer.#.sa_layer_norm", ""},
+    {"encoder.layers.#.ffn.in", "~transformer.layer.#.ffn.lin1", ""},
+    {"encoder.layers.#.ffn.out", "~transformer.layer.#.ffn.lin2", ""},
+    {"encoder.layers.#.ffn.norm", "~transformer.layer.#.output_layer_norm", ""},
+    {"head.transform", "vocab_transform", ""},
+    {"head.norm", "vocab_layer_norm", ""},
+    {"head.bias", "vocab_projector.bias", ""},
+    {"head.weight", "vocab_projector.weight", ""},
+    {NULL, NULL, NULL}};
 static const struct rule gpt2[] = {{"embed.token", "~wte", ""},
                                    {"decoder.embed.position", "~wpe", ""},
                                    {"decoder.layers.#.attention.qkv", "~h.#.attn.c_attn", "t"},
@@ -104,16 +119,20 @@ static const struct rule seq2seq[] = {
     {"head.weight", "lm_head.weight", ""},
     {NULL, NULL, NULL}};
 
-static const struct rule *const rules[] = {
-    [NEB_HF_BERT] = bert,      [NEB_HF_XLMR] = xlmr,    [NEB_HF_ELECTRA] = electra,
-    [NEB_HF_GPT2] = gpt2,      [NEB_HF_LLAMA] = llama,  [NEB_HF_MISTRAL] = llama,
-    [NEB_HF_QWEN2] = llama,    [NEB_HF_QWEN3] = llama,  [NEB_HF_MARIAN] = seq2seq,
-    [NEB_HF_M2M100] = seq2seq, [NEB_HF_BART] = seq2seq, [NEB_HF_MBART] = seq2seq};
-static const char *const prefixes[] = {
-    [NEB_HF_BERT] = "bert.",        [NEB_HF_XLMR] = "roberta.", [NEB_HF_ELECTRA] = "electra.",
-    [NEB_HF_GPT2] = "transformer.", [NEB_HF_LLAMA] = "model.",  [NEB_HF_MISTRAL] = "model.",
-    [NEB_HF_QWEN2] = "model.",      [NEB_HF_QWEN3] = "model.",  [NEB_HF_MARIAN] = "model.",
-    [NEB_HF_M2M100] = "model.",     [NEB_HF_BART] = "model.",   [NEB_HF_MBART] = "model."};
+static const struct rule *const rules[] = {[NEB_HF_BERT] = bert,       [NEB_HF_XLMR] = xlmr,
+                                           [NEB_HF_ELECTRA] = electra, [NEB_HF_DISTILBERT] = distilbert,
+                                           [NEB_HF_GPT2] = gpt2,       [NEB_HF_LLAMA] = llama,
+                                           [NEB_HF_MISTRAL] = llama,   [NEB_HF_QWEN2] = llama,
+                                           [NEB_HF_QWEN3] = llama,     [NEB_HF_MARIAN] = seq2seq,
+                                           [NEB_HF_M2M100] = seq2seq,  [NEB_HF_BART] = seq2seq,
+                                           [NEB_HF_MBART] = seq2seq};
+static const char *const prefixes[] = {[NEB_HF_BERT] = "bert.",        [NEB_HF_XLMR] = "roberta.",
+                                       [NEB_HF_ELECTRA] = "electra.",  [NEB_HF_DISTILBERT] = "distilbert.",
+                                       [NEB_HF_GPT2] = "transformer.", [NEB_HF_LLAMA] = "model.",
+                                       [NEB_HF_MISTRAL] = "model.",    [NEB_HF_QWEN2] = "model.",
+                                       [NEB_HF_QWEN3] = "model.",      [NEB_HF_MARIAN] = "model.",
+                                       [NEB_HF_M2M100] = "model.",     [NEB_HF_BART] = "model.",
+                                       [NEB_HF_MBART] = "model."};
 
 /* Whether the name is the stem with some number for #; the number, or -1. */
 static bool matches(const char *stem, const char *name, size_t n, long *number)
