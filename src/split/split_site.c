@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ITEM_HEAD = 4, FINISH_SECONDS = 10 };
+enum { ITEM_HEAD = 4, FINISH_SECONDS = 10, LONELY_SECONDS = 60 };
 static const double slice = 0.2; /* seconds between two looks at the stop flag */
 
 /* ---- relay --------------------------------------------------------------------------------------------- */
@@ -263,6 +263,13 @@ static void idle(struct neb_split_site *s)
     if (s->idle) s->idle(s->idle_arg);
 }
 
+bool neb__split_repeats(struct neb_split_site *s, uint64_t next)
+{
+    struct neb_stream_status st;
+    neb_stream_get_status(s->stream, &st);
+    return s->produces && next <= st.last;
+}
+
 neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop)
 {
     for (;;) {
@@ -299,7 +306,7 @@ neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic
     neb_stream_get_status(s->stream, &st);
     if (!s->produces) {
         (void)neb_stream_retain(s->stream, st.last);
-        neb_status end = neb_stream_finish(s->stream, FINISH_SECONDS);
+        neb_status end = neb_stream_finish(s->stream, st.linked ? FINISH_SECONDS : LONELY_SECONDS);
         if (end == NEB_ERR_TIMEOUT)
             neb__warn("site '%s' could not be told that this site has finished; stop it there by hand if it "
                       "goes on",

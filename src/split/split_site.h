@@ -84,6 +84,9 @@ neb_status neb__split_run_begin(struct neb_split_site *s, uint32_t number, uint6
 neb_status neb__split_item_begin(struct neb_split_site *s);
 neb_status neb__split_item_open(struct neb_split_site *s, uint64_t item, const void **bytes, size_t *n);
 
+/* The items up to this one need not wait for the other site: the journal of this one has them since before it was killed. So a
+ * generator makes the steps that its checkpoint lacks, also where the other site has ended the stream meanwhile. */
+bool neb__split_repeats(struct neb_split_site *s, uint64_t next);
 /* Before a step of n batches: waits for credit (a sending site) or for the items (a receiving one).
  *   NEB_ERR_AGAIN (quiet): *stop was set; NEB_ERR_CANCELLED (quiet): the other site has ended the stream */
 neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop);
