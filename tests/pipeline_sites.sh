@@ -7,11 +7,11 @@
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 5 "$f" >&2; done; exit 1; }
-port=$((22000 + $$ % 9000))
 
 cat "$top/LICENSE" "$top"/docs/[a-f]*.md > text
 tail -c 6000 text > valid
@@ -42,8 +42,7 @@ done
 
 train() { "$nebula" train $2.yaml out=$1 "${@:3}" > $1.log 2>&1 || fail "$1 ended with $?"; }
 lab() { # OUT JOB WORD…: all sites of a job on this machine
-    port=$((port + 1))
-    timeout 300 "$nebula" lab $2.yaml out=$1 --mode relay --port $port --wan 100mbit,4ms "${@:3}" > $1.log 2>&1 || fail "the laboratory of $1 ended with $?"
+    timeout 300 "$nebula" lab $2.yaml out=$1 --mode relay --port $(free_port) --wan 100mbit,4ms "${@:3}" > $1.log 2>&1 || fail "the laboratory of $1 ended with $?"
 }
 same() { cmp -s $1/model.safetensors $2/model.safetensors || fail "the models of $1 and $2 differ"; }
 found() { grep -ao "held out at step 24: loss [0-9.]*" $1.log | tail -1; }
@@ -89,7 +88,7 @@ lab tied-cut decoder-2 model.tied=yes wan.bits=8 --schedule '1s+1s down' --kill 
 same tied-calm/a tied-cut/a
 for s in a b; do
     "$nebula" site init $s > /dev/null 2>&1
-    port=$((port + 1)); "$nebula" roster add draft $s 127.0.0.1:$port
+    "$nebula" roster add draft $s 127.0.0.1:$(free_port)
 done
 "$nebula" roster seal draft roster --operator a > /dev/null 2>&1
 for s in a b; do "$nebula" roster join roster $s > /dev/null; done
@@ -116,9 +115,8 @@ grep -aq "has ended after 80" hurt-a.log || fail "no message about a run that ha
 
 # ---- what does not fit
 refused() { # in the laboratory: a site that has read the job waits until the other one knows why it cannot begin
-    port=$((port + 1))
     rm -rf bad
-    if "$nebula" lab decoder-2.yaml out=bad --mode relay --port $port "${@:2}" > bad.log 2>&1; then fail "began with ${*:2}"; fi
+    if "$nebula" lab decoder-2.yaml out=bad --mode relay --port $(free_port) "${@:2}" > bad.log 2>&1; then fail "began with ${*:2}"; fi
     grep -aq "$1" bad.log || fail "no '$1' with ${*:2}"
 }
 refused "set model.tied: no" model.tied=yes 'sites[0].layers=2' 'sites[1].layers=2'
@@ -128,13 +126,11 @@ refused "1 of 2 sites say how many layers" 'sites[0].layers=2'
 refused "give train.steps" train.minutes=1
 refused "leave it out" train.average=2
 refused "32, 16, 8 or 4 bits" wan.bits=2
-refused "a site of strategy pipeline is one process" parallel.data=2
 refused "set strategy: pipeline" strategy=replica 'sites[0].layers=2' 'sites[1].layers=2'
 refused "not cut into stages" task=rtd model.family=electra
 
 # ---- the benchmark's figures, of runs that are too short for them
-port=$((port + 1))
-"$nebula" bench pipeline --json --mode relay --port $port --dir bench --steps 2 --micro 4 --turns 1 --widths "32 32 32" --seeds 1 --loss-steps 3 > bench.json 2> bench.log ||
+"$nebula" bench pipeline --json --mode relay --port $(free_port) --dir bench --steps 2 --micro 4 --turns 1 --widths "32 32 32" --seeds 1 --loss-steps 3 > bench.json 2> bench.log ||
     fail "bench pipeline"
 for figure in efficiency.100mbit.50ms loss.int8 loss.int4 bytes.ahead bytes.back; do grep -q "\"$figure\"" bench.json || fail "no figure $figure"; done
 

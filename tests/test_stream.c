@@ -171,6 +171,42 @@ static void forgotten(void **state)
     sites_free(&sites);
 }
 
+/* A consumer that goes on from item 40, while an older checkpoint of it covers two items: should the newer one be damaged, the
+ * producer still has the third. */
+static void kept_for_an_older_checkpoint(void **state)
+{
+    (void)state;
+    struct sites sites;
+    static uint8_t item[1 << 20];
+    sites_make(&sites, 2, NULL);
+    neb_session *a = open_session(sites.path[0]), *b = open_session(sites.path[1]);
+    neb_stream *out, *in;
+    const void *bytes;
+    size_t size;
+    uint64_t number;
+    const struct neb_stream_config at_40 = {.site = "s0", .number = 8, .mark = 40},
+                                   at_2 = {.site = "s0", .number = 8, .mark = 2};
+    assert_ok(
+        neb_stream_open(a, &(struct neb_stream_config){.site = "s1", .number = 8, .produce = true}, &out));
+    assert_ok(neb_stream_open(b, &(struct neb_stream_config){.site = "s0", .number = 8}, &in));
+    for (uint64_t i = 1; i <= 40; i++) { /* more than two segments of the journal */
+        assert_ok(neb_stream_put(out, i, item, sizeof item, 20));
+        assert_ok(neb_stream_get(in, 20, &bytes, &size, &number));
+    }
+    neb_stream_close(in);
+    assert_ok(neb__stream_open_keeping(b, &at_40, 2, &in));
+    assert_ok(neb_stream_put(out, 41, item, sizeof item, 20));
+    assert_ok(neb_stream_get(in, 20, &bytes, &size, &number));
+    assert_int_equal(number, 41);
+    neb_stream_close(in);
+    assert_ok(neb_stream_open(b, &at_2, &in));
+    assert_ok(neb_stream_get(in, 20, &bytes, &size, &number));
+    assert_int_equal(number, 3);
+    neb_session_close(b);
+    neb_session_close(a);
+    sites_free(&sites);
+}
+
 static void in_a_folder(void **state)
 {
     (void)state;
@@ -338,6 +374,7 @@ int main(void)
         cmocka_unit_test(survives_kills), /* first: it forks */
         cmocka_unit_test(crosses_in_order),
         cmocka_unit_test(forgotten),
+        cmocka_unit_test(kept_for_an_older_checkpoint),
         cmocka_unit_test(in_a_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,6 +240,32 @@ static neb_status check_pipeline(const struct neb_job *j)
     return NEB_OK;
 }
 
+/* The ranks of a site that has a stage. Copies of it take what has come, each at its own time: so they cannot exchange inside a
+ * run. */
+static neb_status check_stage(const struct neb_job *j, const char *at)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    if (p->pipeline > 1)
+        return neb__doc_fail(&j->doc, at,
+                             "%s is %" PRId64
+                             ": the site has one stage of the model between sites; cut that one no "
+                             "further, use data and tensor",
+                             at, p->pipeline);
+    if (p->zero > 1)
+        return neb__doc_fail(
+            &j->doc, at,
+            "%s and parallel.zero %" PRId64
+            ": the copies of a stage (strategy pipeline) take micro-batches as they come; use "
+            "zero 0 or 1, or tensor",
+            at, p->zero);
+    if (p->sequence)
+        return neb__doc_fail(&j->doc, at,
+                             "%s and parallel.sequence: between sites (strategy pipeline) whole rows cross; "
+                             "leave sequence out",
+                             at);
+    return NEB_OK;
+}
+
 neb_status neb__job_check_parallel(const struct neb_job *j)
 {
     const struct neb_job_parallel *p = &j->parallel;
@@ -260,6 +286,7 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
                              " processes; a site has at most %d",
                              p->data, p->tensor, p->pipeline, p->data * p->tensor * p->pipeline,
                              NEB_JOB_RANKS);
+    if (j->plan == NEB_STRATEGY_PIPELINE) return check_stage(j, at);
     if (j->plan != NEB_STRATEGY_REPLICA)
         return neb__doc_fail(&j->doc, at, "%s: a site of strategy %s is one process", at,
                              neb__strategy_name(j->plan));

@@ -210,6 +210,8 @@ void neb__net_stream_allow(struct neb_net_stream *s, uint64_t bytes);
 neb_status neb__net_stream_recall(const struct neb_net_stream *s, uint64_t item, struct neb_buf *out);
 /* For a consumer: the checkpoint on disk now covers every item up to this one. */
 neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item);
+/* For a consumer, right after its opening: the producer keeps the items behind this one, though it was opened at a later one. */
+void neb__net_stream_keep(struct neb_net_stream *s, uint64_t retained);
 void neb__net_stream_resume(struct neb_net_stream *s);
 void neb__net_stream_close(struct neb_net_stream *s); /* this end; a journal stays on disk */
 /* Closes this end and ends the other, whose `ended` gets `why`. The handle is gone and none of its callbacks

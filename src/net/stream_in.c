@@ -84,6 +84,11 @@ neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item)
     return NEB_OK;
 }
 
+void neb__net_stream_keep(struct neb_net_stream *s, uint64_t retained)
+{
+    if (!s->producing && retained < s->retained) s->retained = retained;
+}
+
 void neb__net_stream_resume(struct neb_net_stream *s)
 {
     s->held = false; /* the item is handed over before the loop sleeps */

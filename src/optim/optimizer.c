@@ -252,7 +252,8 @@ static neb_status load(neb_optimizer *o, float *moment, const float *whole)
     const neb_params *ps = o->params;
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
     if (!whole || !moment) return NEB_OK;
-    if (o->site || ps->whole_trainable == ps->trainable_values)
+    const bool stage = o->site && neb__group_size(neb__layout_model(o->layout)) == 1;
+    if (stage || ps->whole_trainable == ps->trainable_values)
         return store(o, moment, whole + o->first, bytes);
     float *here = NEB_NEW_ARRAY(float, (size_t)ps->trainable_values);
     if (!here) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);

@@ -1,6 +1,7 @@
 /* ranks.c: what the ranks of a site do together in a step of the optimizer, and for a checkpoint. */
 #include "optim/optimizer.h"
 #include "base/mem.h"
+#include "optim/site_stage.h"
 #include "optim/whole.h"
 #include "tensor/masters.h"
 #include "tensor/partition.h"
@@ -60,22 +61,25 @@ neb_status neb__ranks_ranges(neb_optimizer *o, int zero)
 
 /* ---- a step ---------------------------------------------------------------------------------------------- */
 
-/* Copies of a whole model meet after their runs, so they can agree. Ranks that share a model wait for each other inside a
- * run: there a rank that fails gives up the groups in which they wait. */
-neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status)
+/* Behind the runs the ranks wait for each other's sums, wherever one of them fails. A step that is not finite is so at all of
+ * them, and so is what the first rank of a stage has told them. */
+neb_status neb__ranks_step_over(const neb_optimizer *o, neb_status status)
 {
-    const struct neb_layout *l = o->layout;
-    if (!neb__partition_of_grads(o->params) && neb__group_size(neb__layout_model(l)) == 1)
-        return neb__group_agree(neb__layout_data(l), status);
-    if (status != NEB_OK) neb__layout_give_up(l);
+    const bool told = o->site && neb__site_stage_told(o->site);
+    if (status != NEB_OK && status != NEB_ERR_NONFINITE && !told) neb__layout_give_up(o->layout);
     return status;
 }
 
-/* Behind the runs the ranks wait for each other's sums, wherever one of them fails. A step that is not finite is so at all of
- * them. */
-neb_status neb__ranks_step_over(const neb_optimizer *o, neb_status status)
+/* Copies of a whole model meet after their runs, so they can agree. Ranks that share a model wait for each other inside a
+ * run: there a rank that fails gives up the groups in which they wait. So do the ranks of a stage whose neighbours are at other
+ * sites. */
+neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status)
 {
-    if (status != NEB_OK && status != NEB_ERR_NONFINITE) neb__layout_give_up(o->layout);
+    const struct neb_layout *l = o->layout;
+    if (o->site && neb__group_size(neb__layout_world(l)) > 1) return neb__ranks_step_over(o, status);
+    if (!neb__partition_of_grads(o->params) && neb__group_size(neb__layout_model(l)) == 1)
+        return neb__group_agree(neb__layout_data(l), status);
+    if (status != NEB_OK) neb__layout_give_up(l);
     return status;
 }
 

@@ -10,12 +10,15 @@
  * which ends with the loss. Both visits may add to one gradient, that of a tied token table. So their order follows from
  * the depth alone, and the bits from the job.
  *
+ * Several ranks of the site may hold the stage: copies of it, and ranks that share its layers (stage_ranks.c).
+ *
  * The messages are on the host, as float, whatever the device computes with. Who carries them is not known here: `ways`
  * does, and it may code them. After the backwards the stages tell each other the square of their gradient's norm, losses
  * and counts (neb__site_stage_sums()), so that all of them clip by the same norm and skip the same steps. */
 #ifndef NEB_OPTIM_SITE_STAGE_H
 #define NEB_OPTIM_SITE_STAGE_H
 
+#include "group/layout.h"
 #include "optim/pipeline.h"
 
 enum neb_stage_run { NEB_STAGE_TRAINS, NEB_STAGE_EVALUATES };
@@ -53,7 +56,8 @@ typedef neb_status (*neb_stage_shape_fn)(void *arg, void *run, struct neb_stage_
                                          struct neb_stage_message *behind);
 
 struct neb_site_stage_config {
-    const struct neb_stage_ways *ways;
+    const struct neb_stage_ways *ways; /* asked by the first rank of the site alone */
+    const struct neb_layout *layout;   /* ranks that hold the stage together; NULL: this process alone */
     size_t before_bytes, behind_bytes; /* of the largest message, in the compute type */
     int64_t width;
     bool gradients_in, gradients_out; /* gradients come from behind; they go to the stage before */
@@ -75,7 +79,7 @@ struct neb_site_stage_times {
 
 struct neb_site_stage;
 
-/* The tape gets `depth` slots. NEB_ERR_NOMEM */
+/* depth: micro-batches in flight; the tape gets a slot for each, divided by the copies of the stage. NEB_ERR_NOMEM */
 neb_status neb__site_stage_open(neb_device *d, neb_tape *t, const struct neb_site_stage_config *c, int depth,
                                 struct neb_site_stage **out);
 void neb__site_stage_close(struct neb_site_stage *s); /* NULL is fine */
@@ -86,11 +90,16 @@ void neb__site_stage_times(const struct neb_site_stage *s, struct neb_site_stage
 
 /* Forwards and backwards of a step's micro-batches; one run forwards only, in slot 0. */
 neb_status neb__site_stage_run(struct neb_site_stage *s, const struct neb_micro *micros, int n);
+/* The last error is known to all ranks of the site: none of them waits for another. */
+bool neb__site_stage_told(const struct neb_site_stage *s);
 neb_status neb__site_stage_forward(struct neb_site_stage *s, const struct neb_run *run);
 void neb__site_stage_begin_eval(struct neb_site_stage *s); /* its runs are numbered from 0 */
 
 /* Turns losses, counts, norm² and the non-finite flag of this stage into those of all. own: the square of its
  * norm, or negative: as in the step's numbers. */
 neb_status neb__site_stage_sums(struct neb_site_stage *s, double own, struct neb_ctl *device_ctl);
+
+/* Every stage, and every rank of its first copy, gets what the last stage has. */
+neb_status neb__site_stage_spread(struct neb_site_stage *s, void *bytes, size_t n);
 
 #endif

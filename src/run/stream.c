@@ -157,9 +157,12 @@ static neb_status open_links(neb_stream *st)
     struct neb_net_stream_consumer c = neb__stream_consumer;
     p.arg = c.arg = st;
     const struct neb_stream_config *k = &st->config;
-    if (!k->produce)
-        return neb__net_stream_open_consumer(st->session->net, st->peer, k->number, k->mark, k->bytes, &c,
-                                             &st->links);
+    if (!k->produce) {
+        NEB_TRY(neb__net_stream_open_consumer(st->session->net, st->peer, k->number, k->mark, k->bytes, &c,
+                                              &st->links));
+        neb__net_stream_keep(st->links, st->retained);
+        return NEB_OK;
+    }
     NEB_TRY(neb__net_stream_open_producer(st->session->net, st->peer, k->number, true, k->mark + 1, &p,
                                           &st->links));
     st->last = st->durable = neb__net_stream_next(st->links) - 1;
@@ -218,6 +221,12 @@ static neb_status open_either(neb_stream *st)
 
 neb_status neb_stream_open(neb_session *s, const struct neb_stream_config *c, neb_stream **out)
 {
+    return neb__stream_open_keeping(s, c, c->mark, out);
+}
+
+neb_status neb__stream_open_keeping(neb_session *s, const struct neb_stream_config *c, uint64_t retained,
+                                    neb_stream **out)
+{
     NEB_TRY(check(c));
     neb_stream *st = NEB_NEW(neb_stream);
     if (!st) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stream");
@@ -234,6 +243,7 @@ neb_status neb_stream_open(neb_session *s, const struct neb_stream_config *c, ne
     if (!c->items) st->config.items = ITEMS;
     if (!c->bytes) st->config.bytes = BYTES;
     st->last = st->received = st->retained = c->mark;
+    if (!c->produce && retained < c->mark) st->retained = retained;
     st->limit = UINT64_MAX;
     neb_status status = open_either(st);
     if (status != NEB_OK) {

@@ -48,6 +48,11 @@ struct neb_stream {
     uint64_t asked;            /* of a call on the links' thread: an item, or bytes */
 };
 
+/* As neb_stream_open(). A consumer leaves the items behind `retained`, which is at most the mark, in the producer's journal: an older
+ * checkpoint may need them. */
+neb_status neb__stream_open_keeping(neb_session *s, const struct neb_stream_config *c, uint64_t retained,
+                                    neb_stream **out);
+
 /* Runs fn(st) on the links' thread and waits for it. NEB_ERR_STATE: the links are closing. */
 neb_status neb__stream_call(neb_stream *st, neb_status (*fn)(neb_stream *st));
 

@@ -14,7 +14,7 @@ void neb__stage_control_begin(struct neb_stage_site *s)
 {
     struct neb_stage_rate_config c = {.bits = (int)s->job->wan.bits,
                                       .depth = (int)s->job->wan.depth,
-                                      .behind = s->stages - 1 - s->stage + s->ring,
+                                      .behind = s->stages - 1 - s->stage + s->place.ring,
                                       .micro = (int)s->job->train.micro};
     neb__stage_rate_init(&s->rate, &c);
     s->bits = s->rate.bits;
@@ -40,35 +40,41 @@ static void look(const struct neb_stage_site *s, struct neb_stage_rate_sample *o
 }
 
 /* Slots that fit into train.memory; 0: there is no limit. */
-static int room(const struct neb_stage_site *s, struct neb_work *w)
+static int room(const struct neb_stage_site *s, const struct neb_stage_facts *f)
 {
-    struct neb_device_info info;
-    int64_t limit = s->job->train.memory, slot = neb__work_slot_bytes(w);
-    if (limit <= 0 || slot <= 0) return 0;
-    neb_device_get_info(neb__work_device(w), &info);
-    int64_t more = (limit - info.memory_used) / slot, have = neb__work_depth(w);
-    return (int)(more < 0 ? have : have + more);
+    const int64_t limit = s->job->train.memory, copies = s->job->parallel.data;
+    if (limit <= 0 || f->slot_bytes <= 0) return 0;
+    int64_t more = (limit - f->memory_used) / f->slot_bytes * copies;
+    return (int)(more < 0 ? f->depth : f->depth + more);
 }
 
-neb_status neb__stage_control(struct neb_stage_site *s, struct neb_work *w)
+void neb__stage_facts_of(struct neb_work *w, struct neb_stage_facts *out)
 {
-    struct neb_site_stage_times now;
-    struct neb_stage_rate_sample in = {.bytes = s->item_bytes, .room = room(s, w)};
+    struct neb_device_info info;
+    neb_device_get_info(neb__work_device(w), &info);
+    *out = (struct neb_stage_facts){
+        .slot_bytes = neb__work_slot_bytes(w), .memory_used = info.memory_used, .depth = neb__work_depth(w)};
+    neb__work_site_times(w, &out->times);
+}
+
+int neb__stage_control(struct neb_stage_site *s, const struct neb_stage_facts *f)
+{
+    const struct neb_site_stage_times now = f->times;
+    struct neb_stage_rate_sample in = {.bytes = s->item_bytes, .room = room(s, f)};
     s->readings.out = s->end[NEB_AHEAD_OUT].all_bytes + s->end[NEB_BACK_OUT].all_bytes;
     s->readings.in = s->end[NEB_AHEAD_IN].all_bytes + s->end[NEB_BACK_IN].all_bytes;
-    if (neb__seconds_since(s->looked_ns) < period) return NEB_OK;
-    neb__work_site_times(w, &now);
+    if (neb__seconds_since(s->looked_ns) < period) return s->rate.depth;
     int64_t micros = now.micros - s->seen.micros;
     if (micros > 0)
         in.turn = (now.forward - s->seen.forward + now.backward - s->seen.backward) / (double)micros;
     s->seen = now;
     s->looked_ns = neb__now_ns();
     look(s, &in);
-    if (!neb__stage_rate_step(&s->rate, &in)) return NEB_OK;
+    if (!neb__stage_rate_step(&s->rate, &in)) return s->rate.depth;
     neb__info("%s", s->rate.reason);
     snprintf(s->readings.why, sizeof s->readings.why, "%s", s->rate.reason);
     s->bits = s->rate.bits;
     if (s->bits <= 8) snprintf(s->readings.rung, sizeof s->readings.rung, "int%d", s->bits);
     s->readings.window = s->rate.depth;
-    return neb__work_set_depth(w, s->rate.depth);
+    return s->rate.depth;
 }

@@ -1,11 +1,16 @@
 /* stage_gather.c: at the end the first site gets the parameters of all stages.
  *
  * They go backwards through the line: a stage sends its own, and passes on those of the stages behind it. The first site
- * needs 4 bytes of host memory for a value of the whole model then, where training takes 16.
+ * needs 4 bytes of host memory for a value of the whole model then, where training takes 16. It takes each value once, and is
+ * content when it has all of them: a member that leaves values out, or sends some twice, is named.
  *
  *     values    u32 parameter, u32 0, u64 first value · values (f32)
- *     end       nothing */
+ *     end       nothing
+ *
+ * The side that has the model (a process, or the first rank of a site) cuts and places the values. The side that has the streams
+ * (the same process, or the gateway) carries them (struct neb_stage_carrier). */
 #include "base/bytes.h"
+#include "base/mem.h"
 #include "run/stream.h"
 #include "split/stage_site.h"
 
@@ -19,25 +24,112 @@ bool neb__stage_site_has_model(const struct neb_stage_site *s)
     return s->stage == 0;
 }
 
-static neb_status send_values(struct neb_stage_site *s, int number, const float *values, int64_t n)
+/* ---- where the streams are -------------------------------------------------------------------------------- */
+
+/* Nobody writes a checkpoint meanwhile, so the journal holds all values until the first site has them. */
+static neb_status make_room(struct neb_stage_site *s, uint64_t bytes)
+{
+    struct neb_stage_end *e = &s->end[NEB_BACK_OUT];
+    if (s->gathers) return NEB_OK;
+    s->gathers = true;
+    e->allowed = (e->allowed > least ? e->allowed : least) + bytes + bytes / 64;
+    return neb__stream_allow(e->stream, e->allowed);
+}
+
+static neb_status next_from_behind(struct neb_stage_site *s, const uint8_t **bytes, size_t *n, bool *end)
+{
+    struct neb_stage_head head;
+    NEB_TRY(neb__stage_get(s, NEB_BACK_IN, &head, bytes, n));
+    *end = head.kind == NEB_STAGE_ITEM_END;
+    if (*end || head.kind == NEB_STAGE_ITEM_VALUES) return NEB_OK;
+    return neb__fail(NEB_ERR_CORRUPT, "site '%s' sent something else than its parameters",
+                     s->end[NEB_BACK_IN].other);
+}
+
+/* What comes from the stages behind this one goes on to the one before it. No more bytes than a model has, so that a member
+ * cannot fill this site's disk. */
+static neb_status pass_on(struct neb_stage_site *s, uint64_t most)
 {
     const struct neb_stage_head head = {.kind = NEB_STAGE_ITEM_VALUES};
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        uint8_t h[HEAD] = {0};
-        int64_t part = n - at < CHUNK ? n - at : CHUNK;
-        neb__put32(h, (uint32_t)number);
-        neb__put64(h + 8, (uint64_t)at);
-        neb__buf_clear(&s->message);
-        NEB_TRY(neb__buf_append(&s->message, h, HEAD));
-        NEB_TRY(neb__buf_append(&s->message, values + at, (size_t)part * sizeof *values));
-        NEB_TRY(neb__stage_put(s, NEB_BACK_OUT, &head, s->message.data, s->message.len));
+    uint64_t passed = 0;
+    for (bool end = !neb__stage_in_line(s, NEB_BACK_IN); !end;) {
+        const uint8_t *bytes;
+        size_t n;
+        NEB_TRY(next_from_behind(s, &bytes, &n, &end));
+        if (end) break;
+        passed += n;
+        if (passed > most)
+            return neb__fail(NEB_ERR_CORRUPT, "site '%s' sent more values than the model has",
+                             s->end[NEB_BACK_IN].other);
+        NEB_TRY(neb__stage_put(s, NEB_BACK_OUT, &head, bytes, n));
     }
     return NEB_OK;
 }
 
-static neb_status send_own(struct neb_stage_site *s, struct neb_work *w)
+neb_status neb__stage_carry_values(void *site, const struct neb_stage_chunk *c, const float *values)
+{
+    struct neb_stage_site *s = site;
+    const struct neb_stage_head head = {.kind = NEB_STAGE_ITEM_VALUES}, end = {.kind = NEB_STAGE_ITEM_END};
+    uint8_t h[HEAD] = {0};
+    NEB_TRY(make_room(s, c->model_bytes));
+    if (!c->n) {
+        NEB_TRY(pass_on(s, c->model_bytes));
+        return neb__stage_put(s, NEB_BACK_OUT, &end, NULL, 0);
+    }
+    neb__put32(h, c->param);
+    neb__put64(h + 8, c->at);
+    neb__buf_clear(&s->message);
+    NEB_TRY(neb__buf_append(&s->message, h, HEAD));
+    NEB_TRY(neb__buf_append(&s->message, values, (size_t)c->n * sizeof *values));
+    return neb__stage_put(s, NEB_BACK_OUT, &head, s->message.data, s->message.len);
+}
+
+neb_status neb__stage_fetch_values(void *site, struct neb_stage_chunk *c, const void **values)
+{
+    struct neb_stage_site *s = site;
+    const uint8_t *bytes;
+    size_t n;
+    bool end;
+    *c = (struct neb_stage_chunk){0};
+    NEB_TRY(next_from_behind(s, &bytes, &n, &end));
+    if (end) return NEB_OK;
+    if (n <= HEAD || (n - HEAD) % sizeof(float) || (n - HEAD) / sizeof(float) > CHUNK)
+        return neb__fail(NEB_ERR_CORRUPT, "malformed parameters from site '%s'", s->end[NEB_BACK_IN].other);
+    c->param = neb__get32(bytes);
+    c->at = neb__get64(bytes + 8);
+    c->n = (n - HEAD) / sizeof(float);
+    *values = bytes + HEAD;
+    return NEB_OK;
+}
+
+/* ---- where the model is ----------------------------------------------------------------------------------- */
+
+/* As many as cross, with what stands before them. */
+static uint64_t model_bytes(neb_params *ps)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        uint64_t values = (uint64_t)neb_param_values(neb_params_at(ps, i));
+        bytes += (uint64_t)HEADS * (1 + values / CHUNK) + sizeof(float) * values;
+    }
+    return bytes;
+}
+
+static neb_status send_values(const struct neb_stage_carrier *c, int number, const float *values, uint64_t n,
+                              uint64_t all)
+{
+    struct neb_stage_chunk k = {.param = (uint32_t)number, .model_bytes = all};
+    for (; k.at < n; k.at += CHUNK) {
+        k.n = n - k.at < CHUNK ? n - k.at : CHUNK;
+        NEB_TRY(c->out(c->arg, &k, values + k.at));
+    }
+    return NEB_OK;
+}
+
+static neb_status send_own(const struct neb_stage_carrier *c, struct neb_work *w)
 {
     neb_params *ps = neb__work_params(w);
+    const struct neb_stage_chunk end = {.model_bytes = model_bytes(ps)};
     struct neb_buf values;
     neb_status status = NEB_OK;
     neb__buf_init(&values, (size_t)1 << 40);
@@ -48,77 +140,71 @@ static neb_status send_own(struct neb_stage_site *s, struct neb_work *w)
         status = neb__buf_reserve(&values, (size_t)neb_param_values(p) * sizeof(float));
         if (status == NEB_OK) status = neb_param_read(p, (float *)(void *)values.data);
         if (status == NEB_OK)
-            status = send_values(s, i, (const float *)(const void *)values.data, neb_param_values(p));
+            status = send_values(c, i, (const float *)(const void *)values.data,
+                                 (uint64_t)neb_param_values(p), end.model_bytes);
     }
     neb__buf_free(&values);
-    return status;
+    return status == NEB_OK ? c->out(c->arg, &end, NULL) : status;
 }
 
-static neb_status place(const struct neb_stage_site *s, neb_params *ps, const uint8_t *bytes, size_t n,
+/* The values of a parameter come from its first to its last: `got` has how many of each are here. */
+static neb_status place(neb_params *ps, const struct neb_stage_chunk *c, const void *values, uint64_t *got,
                         float *whole)
 {
-    const char *other = s->end[NEB_BACK_IN].other;
-    if (n < HEAD || (n - HEAD) % sizeof *whole)
-        return neb__fail(NEB_ERR_CORRUPT, "malformed parameters from site '%s'", other);
-    uint32_t number = neb__get32(bytes);
-    uint64_t at = neb__get64(bytes + 8), count = (n - HEAD) / sizeof *whole;
-    const neb_param *p = number < (uint32_t)neb_params_count(ps) ? neb_params_at(ps, (int)number) : NULL;
-    if (!p || neb__work_param_here(p) || count > (uint64_t)neb_param_values(p) ||
-        at > (uint64_t)neb_param_values(p) - count)
-        return neb__fail(NEB_ERR_CORRUPT, "site '%s' sent values of a parameter that is not its own", other);
-    memcpy(whole + neb_param_offset(p) + at, bytes + HEAD, count * sizeof *whole);
+    const neb_param *p = c->param < (uint32_t)neb_params_count(ps) ? neb_params_at(ps, (int)c->param) : NULL;
+    if (!p || neb__work_param_here(p))
+        return neb__fail(NEB_ERR_CORRUPT, "a site sent values of a parameter that is not its own (number %u)",
+                         c->param);
+    if (c->at != got[c->param] || c->n > (uint64_t)neb_param_values(p) - c->at)
+        return neb__fail(NEB_ERR_CORRUPT,
+                         "a site sent %" PRIu64 " values of %s from %" PRIu64 " on, but %" PRIu64
+                         " of %" PRId64 " are here: they come once, in their order",
+                         c->n, neb_param_name(p), c->at, got[c->param], neb_param_values(p));
+    memcpy(whole + neb_param_offset(p) + c->at, values, (size_t)c->n * sizeof *whole);
+    got[c->param] += c->n;
     return NEB_OK;
 }
 
-/* whole NULL: what comes is passed on. */
-static neb_status from_behind(struct neb_stage_site *s, neb_params *ps, float *whole)
+static neb_status check_all(neb_params *ps, const uint64_t *got)
 {
-    for (;;) {
-        struct neb_stage_head head;
-        const uint8_t *bytes;
-        size_t n;
-        NEB_TRY(neb__stage_get(s, NEB_BACK_IN, &head, &bytes, &n));
-        if (head.kind == NEB_STAGE_ITEM_END) return NEB_OK;
-        if (head.kind != NEB_STAGE_ITEM_VALUES)
-            return neb__fail(NEB_ERR_CORRUPT, "site '%s' sent something else than its parameters",
-                             s->end[NEB_BACK_IN].other);
-        NEB_TRY(whole ? place(s, ps, bytes, n, whole) : neb__stage_put(s, NEB_BACK_OUT, &head, bytes, n));
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        const neb_param *p = neb_params_at(ps, i);
+        if (!neb__work_param_here(p) && got[i] != (uint64_t)neb_param_values(p))
+            return neb__fail(NEB_ERR_CORRUPT,
+                             "the sites behind this one sent %" PRIu64 " of the %" PRId64
+                             " values of %s: the model is not written; their checkpoints are as they were",
+                             got[i], neb_param_values(p), neb_param_name(p));
     }
+    return NEB_OK;
 }
 
-static neb_status receive_all(struct neb_stage_site *s, struct neb_work *w)
+static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work *w)
 {
     int64_t n;
-    float *whole = neb__work_whole(w, &n);
-    if (!whole)
-        return neb__fail(NEB_ERR_NOMEM,
-                         "out of memory for the %" PRId64
-                         " values of the whole model, which the first site writes; the stages' checkpoints "
-                         "are on disk, and the same command goes on from there",
-                         n);
-    NEB_TRY(from_behind(s, neb__work_params(w), whole));
-    neb__work_have_whole(w);
-    return NEB_OK;
-}
-
-/* Nobody writes a checkpoint meanwhile, so the journal holds all values until the first site has them. */
-static neb_status make_room(struct neb_stage_site *s, struct neb_work *w)
-{
-    struct neb_stage_end *e = &s->end[NEB_BACK_OUT];
-    uint64_t before = e->allowed > least ? e->allowed : least, bytes = 0;
     neb_params *ps = neb__work_params(w);
-    for (int i = 0; i < neb_params_count(ps); i++)
-        bytes += HEADS + sizeof(float) * (uint64_t)neb_param_values(neb_params_at(ps, i));
-    e->allowed = before + bytes + bytes / 64;
-    return neb__stream_allow(e->stream, e->allowed);
+    float *whole = neb__work_whole(w, &n);
+    uint64_t *got = NEB_NEW_ARRAY(uint64_t, (size_t)neb_params_count(ps));
+    neb_status status = NEB_OK;
+    if (!whole || !got)
+        status = neb__fail(NEB_ERR_NOMEM,
+                           "out of memory for the %" PRId64
+                           " values of the whole model, which the first site writes; the stages' checkpoints "
+                           "are on disk, and the same command goes on from there",
+                           n);
+    while (status == NEB_OK) {
+        struct neb_stage_chunk k;
+        const void *values;
+        status = c->in(c->arg, &k, &values);
+        if (status == NEB_OK && !k.n) break;
+        if (status == NEB_OK) status = place(ps, &k, values, got, whole);
+    }
+    if (status == NEB_OK) status = check_all(ps, got);
+    neb__free(got);
+    if (status == NEB_OK) neb__work_have_whole(w);
+    return status;
 }
 
 neb_status neb__stage_site_gather(struct neb_stage_site *s, struct neb_work *w)
 {
-    const struct neb_stage_head end = {.kind = NEB_STAGE_ITEM_END};
-    if (neb__stage_site_has_model(s)) return receive_all(s, w);
-    NEB_TRY(make_room(s, w));
-    NEB_TRY(send_own(s, w));
-    if (neb__stage_in_line(s, NEB_BACK_IN)) NEB_TRY(from_behind(s, neb__work_params(w), NULL));
-    return neb__stage_put(s, NEB_BACK_OUT, &end, NULL, 0);
+    return neb__stage_site_has_model(s) ? receive_all(&s->carrier, w) : send_own(&s->carrier, w);
 }

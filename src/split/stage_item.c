@@ -333,8 +333,8 @@ neb_status neb__stage_spread(void *site, void *bytes, size_t n)
 {
     struct neb_stage_site *s = site;
     struct neb_stage_head head = {.kind = NEB_STAGE_ITEM_SPREAD};
-    const enum neb_stage_way in = s->ring ? NEB_AHEAD_IN : NEB_BACK_IN,
-                             out = s->ring ? NEB_AHEAD_OUT : NEB_BACK_OUT;
+    const enum neb_stage_way in = s->place.ring ? NEB_AHEAD_IN : NEB_BACK_IN,
+                             out = s->place.ring ? NEB_AHEAD_OUT : NEB_BACK_OUT;
     const uint8_t *from;
     size_t size;
     if (neb__stage_in_line(s, in)) {

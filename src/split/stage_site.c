@@ -19,6 +19,7 @@
 #include "run/session.h"
 #include "run/stream.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,8 +122,7 @@ static neb_status cut(const struct neb_job *j, const struct neb_data *data, stru
 neb_status neb__stage_waits(struct neb_stage_site *s)
 {
     if (*s->stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
-    if (s->idle) s->idle(s->idle_arg);
-    return NEB_OK;
+    return s->idle ? s->idle(s->idle_arg) : NEB_OK;
 }
 
 static neb_status ready(void *site, bool back, double wait_s)
@@ -133,40 +133,68 @@ static neb_status ready(void *site, bool back, double wait_s)
     return status;
 }
 
-static neb_status open_all(struct neb_stage_site *s, const struct neb_data *data)
+/* A copy of the stage with both ends of the model would need the second visit of every micro-batch of a round at once, which its
+ * neighbours may not have room for. */
+static neb_status check_ranks(const struct neb_stage_site *s)
+{
+    const struct neb_job_parallel *p = &s->job->parallel;
+    if (!s->place.ring || s->stage || p->data == 1) return NEB_OK;
+    return neb__doc_fail(&s->job->doc, "parallel.data",
+                         "parallel.data is %" PRId64
+                         " at site '%s', which has both ends of the model (the output is tied to the token "
+                         "table): use parallel.tensor there, or set model.tied: no",
+                         p->data, s->job->site[0].name);
+}
+
+static neb_status open_all(struct neb_stage_site *s)
 {
     const struct neb_job *j = s->job;
-    struct neb_stage_range range[NEB_JOB_SITES], hole;
-    NEB_TRY(cut(j, data, range, &hole));
-    s->ring = hole.end > 0;
+    const struct neb_stage_place *at = &s->place;
+    const bool ring = at->ring;
     neb__stage_control_begin(s);
     s->ways = (struct neb_stage_ways){.arg = s,
-                                      .before = s->ring || s->stage > 0,
-                                      .behind = s->ring || s->stage < s->stages - 1,
+                                      .before = ring || s->stage > 0,
+                                      .behind = ring || s->stage < s->stages - 1,
                                       .ready = ready,
                                       .take = neb__stage_take,
                                       .give = neb__stage_give,
                                       .add_up = neb__stage_add_up,
                                       .spread = neb__stage_spread};
-    s->links.stage =
-        (struct neb_stage_links){.ways = &s->ways, .range = range[s->stage], .depth = s->rate.depth};
-    if (!s->stage) s->links.stage.hole = hole;
-    const char *out = j->out;
-    if (snprintf(s->run_path, sizeof s->run_path, "%s/stream.run", out) >= (int)sizeof s->run_path ||
-        snprintf(s->done_path, sizeof s->done_path, "%s/pipeline.done", out) >= (int)sizeof s->done_path)
-        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", out);
-    if (s->ring && !s->stage)
+    s->carrier = (struct neb_stage_carrier){s, neb__stage_carry_values, neb__stage_fetch_values};
+    s->links.stage = (struct neb_stage_links){
+        .ways = &s->ways, .range = at->range, .hole = at->hole, .depth = s->rate.depth};
+    if (snprintf(s->run_path, sizeof s->run_path, "%s/stream.run", j->out) >= (int)sizeof s->run_path ||
+        snprintf(s->done_path, sizeof s->done_path, "%s/pipeline.done", j->out) >= (int)sizeof s->done_path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", j->out);
+    return check_ranks(s);
+}
+
+static void say_place(const struct neb_stage_site *s)
+{
+    const struct neb_stage_place *at = &s->place;
+    if (at->ring && !s->stage)
         neb__info("stage 1 of %d: layers 1 to %" PRId64 " and %" PRId64 " to %" PRId64
                   ", since the output is tied to the token table",
-                  s->stages, hole.first, hole.end + 1, range[0].end);
+                  s->stages, at->hole.first, at->hole.end + 1, at->range.end);
     else
         neb__info("stage %d of %d: layers %" PRId64 " to %" PRId64, s->stage + 1, s->stages,
-                  range[s->stage].first + 1, range[s->stage].end);
-    return NEB_OK;
+                  at->range.first + 1, at->range.end);
 }
 
 neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data *data,
                                 const volatile sig_atomic_t *stop, struct neb_stage_site **out)
+{
+    struct neb_stage_range range[NEB_JOB_SITES], hole;
+    NEB_TRY(cut(job, data, range, &hole));
+    struct neb_stage_place place = {.ring = hole.end > 0, .range = range[job->at]};
+    if (!job->at) place.hole = hole;
+    NEB_TRY(neb__stage_site_open_at(job, &place, stop, out));
+    say_place(*out);
+    return NEB_OK;
+}
+
+neb_status neb__stage_site_open_at(const struct neb_job *job, const struct neb_stage_place *place,
+                                   const volatile sig_atomic_t *stop, struct neb_stage_site **out)
 {
     struct neb_stage_site *s = NEB_NEW(struct neb_stage_site);
     if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stage");
@@ -174,9 +202,10 @@ neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data
     s->stage = job->at;
     s->stages = job->n_sites;
     s->stop = stop;
+    s->place = *place;
     neb__buf_init(&s->item, NEB_STREAM_ITEM_MAX);
     neb__buf_init(&s->message, MESSAGE_MAX);
-    neb_status status = open_all(s, data);
+    neb_status status = open_all(s);
     if (status != NEB_OK) {
         neb__stage_site_close(s);
         return status;
@@ -205,7 +234,7 @@ static bool produces(enum neb_stage_way way)
 static int neighbour(const struct neb_stage_site *s, enum neb_stage_way way)
 {
     int other = way == NEB_AHEAD_IN || way == NEB_BACK_OUT ? s->stage - 1 : s->stage + 1;
-    return s->ring ? (other + s->stages) % s->stages : other;
+    return s->place.ring ? (other + s->stages) % s->stages : other;
 }
 
 bool neb__stage_in_line(const struct neb_stage_site *s, enum neb_stage_way way)
@@ -270,7 +299,7 @@ static neb_status open_way(struct neb_stage_site *s, neb_session *session, enum 
     struct neb_stage_end *e = &s->end[way];
     int other = neighbour(s, way);
     e->at = marks ? marks->at[way] : 0; /* the next checkpoint of a site that has finished has it, too */
-    if (other < 0 || other >= s->stages || (s->done && !produces(way))) return NEB_OK;
+    if (other < 0 || other >= s->stages || (s->done && !s->tells && !produces(way))) return NEB_OK;
     e->other = s->job->site[other].name;
     struct neb_stream_config c = {.site = e->other,
                                   .number = number_of(s, way),
@@ -278,7 +307,8 @@ static neb_status open_way(struct neb_stage_site *s, neb_session *session, enum 
                                   .mark = e->at,
                                   .items = ITEMS,
                                   .bytes = BYTES};
-    return neb_stream_open(session, &c, &e->stream);
+    /* what one checkpoint alone covers stays in the journal */
+    return neb__stream_open_keeping(session, &c, s->done ? e->at : s->saved[0].marks.at[way], &e->stream);
 }
 
 static neb_status check_more(const struct neb_stage_site *s, int64_t step)
@@ -290,8 +320,31 @@ static neb_status check_more(const struct neb_stage_site *s, int64_t step)
                          s->job->train.steps, s->job->out, step);
 }
 
+/* Everything that this site has got and given, which is more than its last checkpoint knows. */
+static neb_status write_done(const struct neb_stage_site *s)
+{
+    char text[80];
+    int n = snprintf(text, sizeof text, "done");
+    for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %" PRIu64, s->end[w].at);
+    text[n++] = '\n';
+    return neb__file_replace(s->done_path, text, (size_t)n, 0600);
+}
+
+static bool read_done(struct neb_stage_site *s, struct neb_stage_marks *out)
+{
+    FILE *f = fopen(s->done_path, "r");
+    if (!f) return false;
+    int n = fscanf(f, "done %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &out->at[0], &out->at[1],
+                   &out->at[2], &out->at[3]);
+    fclose(f);
+    s->tells = n == NEB_STAGE_WAYS;
+    return s->tells;
+}
+
 neb_status neb__stage_site_start(struct neb_stage_site *s, neb_session *session,
-                                 const struct neb_stage_marks *marks, int64_t step, const char *out)
+                                 const struct neb_stage_marks *marks, const struct neb_stage_marks *older,
+                                 int64_t step, const char *out)
 {
     bool begun = read_run(s);
     if (marks && !begun)
@@ -301,9 +354,12 @@ neb_status neb__stage_site_start(struct neb_stage_site *s, neb_session *session,
             "nothing",
             out, s->run_path);
     if (!begun) NEB_TRY(begin_run(s));
+    struct neb_stage_marks last;
     s->done = marks && !access(s->done_path, F_OK);
     NEB_TRY(check_more(s, step));
-    if (marks) s->saved[0].marks = s->saved[1].marks = *marks;
+    if (marks) s->saved[1].marks = *marks, s->saved[1].step = step;
+    if (older) s->saved[0].marks = *older;
+    if (s->done && read_done(s, &last)) marks = &last;
     for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++) NEB_TRY(open_way(s, session, w, marks));
     return NEB_OK;
 }
@@ -323,16 +379,14 @@ neb_status neb__stage_site_saving(struct neb_stage_site *s, struct neb_stage_mar
     return NEB_OK;
 }
 
-void neb__stage_site_saved(struct neb_stage_site *s, struct neb_ckpt_writer *writer, int64_t step,
+void neb__stage_site_saved(struct neb_stage_site *s, int64_t durable, int64_t step,
                            const struct neb_stage_marks *marks)
 {
-    struct neb_ckpt_report r;
-    neb__ckpt_writer_report(writer, &r);
     for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++) {
         struct neb_stage_end *e = &s->end[w];
         if (!e->stream || produces(w)) continue;
         /* the writer has waited for the checkpoint before this one: what saved[0] covers is covered twice */
-        if (r.last_step >= s->saved[1].step) (void)neb_stream_retain(e->stream, s->saved[0].marks.at[w]);
+        if (durable >= s->saved[1].step) (void)neb_stream_retain(e->stream, s->saved[0].marks.at[w]);
         e->bytes = e->seen = 0;
     }
     s->saved[0] = s->saved[1];
@@ -357,13 +411,13 @@ bool neb__stage_site_wants_save(struct neb_stage_site *s)
 
 /* ---- the end ---------------------------------------------------------------------------------------------- */
 
-/* Nothing more is taken: the other site may forget everything. */
+/* Nothing more is taken: the other site may forget everything. A site that was killed over this tells it once more, since the
+ * other one may have waited for it; or it may be gone. */
 static neb_status end_in(struct neb_stage_site *s, struct neb_stage_end *e)
 {
-    (void)s;
     (void)neb_stream_retain(e->stream, e->at);
     neb_status end = neb_stream_finish(e->stream, FINISH_SECONDS);
-    if (end == NEB_ERR_TIMEOUT)
+    if (end == NEB_ERR_TIMEOUT && !s->done)
         neb__warn(
             "site '%s' could not be told that this site has finished; stop it there by hand if it goes on",
             e->other);
@@ -384,7 +438,7 @@ static neb_status end_out(struct neb_stage_site *s, struct neb_stage_end *e)
         neb_stream_get_status(e->stream, &st);
         alone = st.linked || !s->done ? 0 : alone + slice;
         if (alone > LONELY_SECONDS) return NEB_OK;
-        if (s->idle) s->idle(s->idle_arg);
+        if (s->idle) NEB_TRY(s->idle(s->idle_arg));
     }
 }
 
@@ -394,7 +448,7 @@ neb_status neb__stage_site_finish(struct neb_stage_site *s)
     struct neb_stage_marks marks;
     if (!s->done) {
         NEB_TRY(neb__stage_site_saving(s, &marks));
-        NEB_TRY(neb__file_replace(s->done_path, "done\n", 5, 0600));
+        NEB_TRY(write_done(s));
     }
     for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++)
         if (s->end[w].stream && !produces(w)) NEB_TRY(end_in(s, &s->end[w]));
@@ -403,11 +457,9 @@ neb_status neb__stage_site_finish(struct neb_stage_site *s)
     return NEB_OK;
 }
 
-void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_work *w, char *out,
+void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_site_stage_times *t, char *out,
                               size_t size)
 {
-    struct neb_site_stage_times t;
-    neb__work_site_times(w, &t);
     const struct neb_stage_end *e = s->end;
     const struct neb_stage_range *r = &s->links.stage.range;
     snprintf(out, size,
@@ -416,5 +468,5 @@ void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_w
              "neighbours, %.1f s coding",
              s->stage + 1, s->stages, r->first + 1, r->end, e[NEB_AHEAD_OUT].all_bytes / 1e6,
              e[NEB_BACK_OUT].all_bytes / 1e6, e[NEB_AHEAD_IN].all_bytes / 1e6, e[NEB_BACK_IN].all_bytes / 1e6,
-             t.idle, s->code_s);
+             t->idle, s->code_s);
 }

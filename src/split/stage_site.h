@@ -36,15 +36,46 @@ struct neb_stage_end {
     double all_bytes;    /* sent or received by this process */
 };
 
+/* Values [at, at + n) of one parameter. */
+struct neb_stage_chunk {
+    uint32_t param;
+    uint64_t at, n;
+    uint64_t model_bytes; /* of all parameters: room for the journal */
+};
+
 /* What a checkpoint must know: items of each stream up to its step, little-endian. */
 struct neb_stage_marks {
     uint64_t at[NEB_STAGE_WAYS];
 };
 
+/* Which layers are here. */
+struct neb_stage_place {
+    bool ring; /* the first site has both ends of the model, and the last one sends to it */
+    struct neb_stage_range range, hole;
+};
+
+/* Parameters on their way to the first site: this stage's own go out, and in the end those of the stages behind it; or those of all
+ * stages come in. They are carried by this process, or by the gateway of its site. */
+struct neb_stage_carrier {
+    void *arg;
+    /* A chunk of a parameter. n 0: all own ones are out. `all`: bytes of the whole model */
+    neb_status (*out)(void *arg, const struct neb_stage_chunk *c, const float *values);
+    /* The next chunk; n 0: there is no more. The values are good until the next call. */
+    neb_status (*in)(void *arg, struct neb_stage_chunk *c, const void **values);
+};
+
+/* What the control must know of the work. */
+struct neb_stage_facts {
+    struct neb_site_stage_times times;
+    int64_t slot_bytes, memory_used;
+    int depth;
+};
+
 struct neb_stage_site {
     const struct neb_job *job;
     int stage, stages;
-    bool ring; /* the first site has both ends of the model, and the last one sends to it */
+    struct neb_stage_place place;
+    struct neb_stage_carrier carrier;
     struct neb_stage_ways ways;
     struct neb_step_links links; /* for neb__work_open() */
     struct neb_stage_end end[NEB_STAGE_WAYS];
@@ -55,7 +86,9 @@ struct neb_stage_site {
     struct neb_buf item, message;
     uint32_t run; /* tag of the run; every item begins with it */
     bool run_known;
-    bool done; /* an earlier start has concluded this run */
+    bool done;    /* an earlier start has concluded this run */
+    bool tells;   /* … and it is known what it had got, so that the neighbours can be told once more */
+    bool gathers; /* parameters are on their way, and the journal has room for them */
     char run_path[PATH_MAX], done_path[PATH_MAX];
     int bits;
     struct neb_stage_rate rate;
@@ -65,22 +98,29 @@ struct neb_stage_site {
     double code_s; /* spent in coding, and the part of it that is accounted */
     struct neb_meter_split readings;
     const volatile sig_atomic_t *stop;
-    void (*idle)(void *arg); /* called now and then while this site waits; NULL: nobody wants to know */
+    neb_status (*idle)(
+        void *
+            arg); /* called now and then while this site waits; its error ends the wait; NULL: nobody wants to know */
     void *idle_arg;
 };
 
 /* Cuts the model. After it `links` is ready. NEB_ERR_CONFIG */
 neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data *data,
                                 const volatile sig_atomic_t *stop, struct neb_stage_site **out);
+/* The same where the cut is known: the gateway of a site whose ranks have made it. */
+neb_status neb__stage_site_open_at(const struct neb_job *job, const struct neb_stage_place *place,
+                                   const volatile sig_atomic_t *stop, struct neb_stage_site **out);
 void neb__stage_site_close(struct neb_stage_site *s); /* NULL is fine */
 
-/* Opens the streams. The session has started. marks: of the checkpoint of `step`; NULL: there is none. */
+/* Opens the streams. The session has started. marks: of the checkpoint of `step`, from which this site goes on; NULL: there is none.
+ * older: of the one before it; NULL: it is not known, and the neighbours keep everything. */
 neb_status neb__stage_site_start(struct neb_stage_site *s, neb_session *session,
-                                 const struct neb_stage_marks *marks, int64_t step, const char *out);
+                                 const struct neb_stage_marks *marks, const struct neb_stage_marks *older,
+                                 int64_t step, const char *out);
 
-/* Before and after a checkpoint is handed to the writer. */
+/* Before and after a checkpoint is handed to the writer. durable: the step of the newest that is on disk. */
 neb_status neb__stage_site_saving(struct neb_stage_site *s, struct neb_stage_marks *out);
-void neb__stage_site_saved(struct neb_stage_site *s, struct neb_ckpt_writer *writer, int64_t step,
+void neb__stage_site_saved(struct neb_stage_site *s, int64_t durable, int64_t step,
                            const struct neb_stage_marks *marks);
 /* The neighbours keep so much for this site that a checkpoint is due. */
 bool neb__stage_site_wants_save(struct neb_stage_site *s);
@@ -93,12 +133,14 @@ bool neb__stage_site_has_model(const struct neb_stage_site *s); /* the first one
 neb_status neb__stage_site_finish(struct neb_stage_site *s);
 
 /* One line: stage, bytes, time. */
-void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_work *w, char *out,
+void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_site_stage_times *t, char *out,
                               size_t size);
 
-/* stage_control.c: between steps: bits and depth follow the line, unless the job fixes them. */
+/* stage_control.c: between steps: bits and depth follow the line, unless the job fixes them. Returns the depth of the next
+ * step. */
 void neb__stage_control_begin(struct neb_stage_site *s);
-neb_status neb__stage_control(struct neb_stage_site *s, struct neb_work *w);
+int neb__stage_control(struct neb_stage_site *s, const struct neb_stage_facts *f);
+void neb__stage_facts_of(struct neb_work *w, struct neb_stage_facts *out);
 
 /* ---- between the files ---------------------------------------------------------------------------------- */
 
@@ -132,6 +174,9 @@ neb_status neb__stage_take(void *site, const struct neb_stage_message *m, float 
 neb_status neb__stage_give(void *site, const struct neb_stage_message *m, const float *values);
 neb_status neb__stage_add_up(void *site, double *own, int n);
 neb_status neb__stage_spread(void *site, void *bytes, size_t n);
+/* The functions of `carrier`. */
+neb_status neb__stage_carry_values(void *site, const struct neb_stage_chunk *c, const float *values);
+neb_status neb__stage_fetch_values(void *site, struct neb_stage_chunk *c, const void **values);
 /* Called while it waits. NEB_ERR_AGAIN (quiet): asked to stop */
 neb_status neb__stage_waits(struct neb_stage_site *s);
 

@@ -93,6 +93,11 @@ neb_status neb__work_distribute(struct neb_work *w);
 float *neb__work_slab(struct neb_work *w, int64_t *n);
 int64_t neb__work_slab_values(const struct neb_work *w); /* the same n, at every rank */
 
+/* The optimizer's moments in the layout of that slab, at the first rank; the other ranks lend theirs with NULL. Every rank loads all
+ * of them. */
+neb_status neb__work_save_moments(struct neb_work *w, float *m, float *v);
+neb_status neb__work_load_moments(struct neb_work *w, int64_t step, const float *m, const float *v);
+
 /* The first rank lacks values of the others: a step was made since the last collection. */
 bool neb__work_lacks_whole(const struct neb_work *w);
 /* All parameters in the order in which they were added, without frozen ones in few bits and without those of other sites'

@@ -105,7 +105,9 @@ static void enter(void *work, int slot, const struct neb_stage_ports *at)
 neb_status neb__work_open_site(struct neb_work *w, const struct neb_model_input_limits *limits)
 {
     const struct neb_stage_links *l = &w->links.stage;
+    const int copies = neb__group_size(neb__layout_data(w->layout));
     struct neb_site_stage_config c = {.ways = l->ways,
+                                      .layout = w->layout,
                                       .before_bytes = message_bytes(w, first_cut(w), limits),
                                       .behind_bytes = message_bytes(w, last_cut(w), limits),
                                       .twice = comes_twice(w),
@@ -114,7 +116,7 @@ neb_status neb__work_open_site(struct neb_work *w, const struct neb_model_input_
                                       .enter = enter,
                                       .shape = shape,
                                       .arg = w};
-    int depth = l->ways->behind ? l->depth : 1;
+    int depth = l->ways->behind ? l->depth : copies; /* the last stage: one for each copy */
     NEB_TRY(trains_before(w, first_cut(w), &c.gradients_out));
     NEB_TRY(trains_before(w, last_cut(w), &c.gradients_in));
     c.gradients_in = c.gradients_in && l->ways->behind;
@@ -122,7 +124,7 @@ neb_status neb__work_open_site(struct neb_work *w, const struct neb_model_input_
     w->stages = NEB_NEW(struct neb_work_stages);
     if (!w->stages) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stage");
     w->stages->limits = *limits;
-    NEB_TRY(neb__work_make_slots(w, limits, depth + c.twice));
+    NEB_TRY(neb__work_make_slots(w, limits, (depth + copies - 1) / copies + c.twice));
     NEB_TRY(neb__site_stage_open(w->dev, w->tape, &c, depth, &w->stages->site));
     w->opt->site = w->stages->site;
     return NEB_OK;
@@ -146,12 +148,14 @@ int64_t neb__work_slot_bytes(const struct neb_work *w)
 neb_status neb__work_set_depth(struct neb_work *w, int depth)
 {
     struct neb_work_stages *s = w->stages;
-    if (!s || !s->site || depth == neb__site_stage_depth(s->site)) return NEB_OK;
+    if (!s || !s->site || !w->links.stage.ways->behind || depth == neb__site_stage_depth(s->site))
+        return NEB_OK;
     w->input = s->inputs[0];
     for (int i = 1; i < s->slots; i++) neb__model_input_destroy(s->inputs[i]);
     neb__free(s->inputs);
     s->inputs = NULL;
-    NEB_TRY(neb__work_make_slots(w, &s->limits, depth + comes_twice(w)));
+    const int copies = neb__group_size(neb__layout_data(w->layout));
+    NEB_TRY(neb__work_make_slots(w, &s->limits, (depth + copies - 1) / copies + comes_twice(w)));
     return neb__site_stage_set_depth(s->site, depth);
 }
 

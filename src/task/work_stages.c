@@ -7,6 +7,7 @@
 #include "task/work_slots.h"
 #include "base/mem.h"
 #include "optim/optimizer.h"
+#include "optim/site_stage.h"
 
 #include <string.h>
 
@@ -179,7 +180,6 @@ void neb__work_stage_first_input(struct neb_work *w)
 /* The last stage has the losses. */
 neb_status neb__work_stage_sums(struct neb_work *w, struct neb_eval_sums *sums)
 {
-    const struct neb_stage_ways *ways = w->links.stage.ways;
-    if (ways) return ways->spread(ways->arg, sums, sizeof *sums);
+    if (neb__work_has_stage(w)) return neb__site_stage_spread(w->stages->site, sums, sizeof *sums);
     return neb__group_broadcast(line(w), sums, sizeof *sums, neb__group_size(line(w)) - 1);
 }

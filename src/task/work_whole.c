@@ -44,10 +44,10 @@ static neb_status need_whole(struct neb_work *w)
                      w->params->whole_all);
 }
 
-/* The session registers its memory. */
+/* The session registers its memory. That of a stage has no parameters. */
 static bool keeps_whole(const struct neb_work *w)
 {
-    return w->job->at >= 0;
+    return w->job->at >= 0 && !neb__work_has_stage(w);
 }
 
 neb_status neb__work_make_whole(struct neb_work *w)
@@ -157,9 +157,74 @@ static neb_status distribute_copy(struct neb_work *w)
 
 /* ---- the whole model ------------------------------------------------------------------------------------------- */
 
+/* The slab of a process that has the whole stage alone: the parameters of other stages take no room. */
+static int64_t stage_place(const neb_param *p, int64_t at)
+{
+    const int64_t n = p->elsewhere || !p->trainable ? 0 : neb__param_slab_whole(p);
+    return at + (n + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
+}
+
 int64_t neb__work_slab_values(const struct neb_work *w)
 {
-    return neb__work_has_stage(w) ? w->params->trainable_values : w->params->whole_trainable;
+    int64_t n = 0;
+    if (!neb__work_has_stage(w)) return w->params->whole_trainable;
+    for (int i = 0; i < w->params->count; i++) n = stage_place(w->params->list[i], n);
+    return n;
+}
+
+/* A stage that ranks share out. */
+static bool shares_stage(const struct neb_work *w)
+{
+    return neb__work_has_stage(w) && neb__group_size(neb__layout_model(w->layout)) > 1;
+}
+
+/* Between the slab of the whole model and that of the stage. */
+static void move_moments(const struct neb_work *w, float *whole, float *stage, bool out)
+{
+    int64_t at = 0;
+    for (int i = 0; i < w->params->count; i++) {
+        const neb_param *p = w->params->list[i];
+        const int64_t end = stage_place(p, at), n = end - at;
+        const size_t bytes = n ? (size_t)neb__param_slab_whole(p) * sizeof *whole : 0;
+        if (bytes)
+            memcpy(out ? stage + at : whole + p->whole_offset, out ? whole + p->whole_offset : stage + at,
+                   bytes);
+        at = end;
+    }
+}
+
+neb_status neb__work_save_moments(struct neb_work *w, float *m, float *v)
+{
+    if (!shares_stage(w) || !m) return neb_optimizer_save(w->opt, m, v);
+    const size_t n = (size_t)w->params->whole_trainable;
+    float *all[2] = {NEB_NEW_ARRAY(float, n), NEB_NEW_ARRAY(float, n)};
+    /* the others wait to lend theirs: a rank that cannot go on gives up the group */
+    neb_status status =
+        all[0] && all[1] ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu moments", n);
+    if (status != NEB_OK) neb__layout_give_up(w->layout);
+    if (status == NEB_OK) status = neb_optimizer_save(w->opt, all[0], all[1]);
+    memset(m, 0, (size_t)neb__work_slab_values(w) * sizeof *m);
+    memset(v, 0, (size_t)neb__work_slab_values(w) * sizeof *v);
+    if (status == NEB_OK) move_moments(w, all[0], m, true);
+    if (status == NEB_OK) move_moments(w, all[1], v, true);
+    neb__free(all[0]);
+    neb__free(all[1]);
+    return status;
+}
+
+neb_status neb__work_load_moments(struct neb_work *w, int64_t step, const float *m, const float *v)
+{
+    if (!shares_stage(w)) return neb_optimizer_load(w->opt, step, m, v);
+    const size_t n = (size_t)w->params->whole_trainable;
+    float *all[2] = {NEB_NEW_ARRAY(float, n), NEB_NEW_ARRAY(float, n)};
+    neb_status status =
+        all[0] && all[1] ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu moments", n);
+    if (status == NEB_OK) move_moments(w, all[0], (float *)(uintptr_t)m, false);
+    if (status == NEB_OK) move_moments(w, all[1], (float *)(uintptr_t)v, false);
+    if (status == NEB_OK) status = neb_optimizer_load(w->opt, step, all[0], all[1]);
+    neb__free(all[0]);
+    neb__free(all[1]);
+    return status;
 }
 
 static bool is_saved(const struct neb_work *w, const neb_param *p)
@@ -171,7 +236,7 @@ float *neb__work_whole(struct neb_work *w, int64_t *n)
 {
     neb_params *ps = w->params;
     *n = ps->whole_all;
-    ps->whole = NULL;
+    if (ps->whole) return w->whole; /* collected from the ranks of this stage */
     if (!w->whole) w->whole = NEB_NEW_ARRAY(float, (size_t)ps->whole_all);
     for (int i = 0; w->whole && i < ps->count; i++)
         if (is_saved(w, ps->list[i]) &&

@@ -10,6 +10,7 @@
  *
  *     gateway.c       the gateway's end: orders, and the ranks' return
  *     gate_serve.c    the first rank's end
+ *     gate_stage.c    both ends of a stage's messages: the ranks compute them, the gateway has the streams
  *     gate_journal.c  what the ranks must repeat
  *     gate_channel.c  the socket between them
  *     launch.c        mpirun or srun */
@@ -20,6 +21,34 @@
 #include "train/train_internal.h"
 
 enum { NEB_GATE_TEXT = 400, NEB_GATE_NAME = 256, NEB_GATE_PARAMS = 1 << 20 };
+
+/* What the first rank of a stage asks the gateway inside an order (gate_stage.c). */
+enum neb_gate_ask_kind {
+    NEB_GATE_ANSWERS, /* nothing: the answer to the order follows */
+    NEB_GATE_ASKS_READY,
+    NEB_GATE_ASKS_TAKE,
+    NEB_GATE_ASKS_GIVE, /* the values follow; there is no reply, and an error comes with the next one */
+    NEB_GATE_ASKS_SUMS,
+    NEB_GATE_ASKS_SPREAD,
+    NEB_GATE_ASKS_OUT, /* values of a parameter follow */
+    NEB_GATE_ASKS_IN
+};
+
+struct neb_gate_ask {
+    uint32_t kind;
+    bool back;
+    double wait_s;
+    struct neb_stage_message message;
+    struct neb_stage_chunk chunk;
+    uint64_t bytes; /* that follow */
+};
+
+struct neb_gate_reply {
+    neb_status status;
+    char why[NEB_GATE_TEXT];
+    struct neb_stage_chunk chunk;
+    uint64_t bytes; /* that follow */
+};
 
 enum neb_gate_op {
     NEB_GATE_STEP = 1,
@@ -37,6 +66,7 @@ struct neb_gate_order {
     float lr;
     uint64_t first, n;
     uint64_t bytes; /* of the session's state; 0: none */
+    int32_t depth;  /* of a stage: micro-batches in flight; 0: as they are */
     struct neb_progress progress;
 };
 
@@ -48,6 +78,7 @@ struct neb_gate_answer {
     int64_t saved; /* step of the newest checkpoint that this start has on disk; -1: none */
     double waited; /* for data, seconds in all */
     struct neb_work_step step;
+    struct neb_stage_facts stage;
     struct neb_conclusion conclusion; /* of an evaluation, too */
 };
 
@@ -59,6 +90,7 @@ struct neb_gate_ready {
     int64_t loaded; /* step of the checkpoint; -1: none */
     struct neb_progress progress;
     struct neb_hash tokenizer, frozen;
+    struct neb_stage_place stage;
     bool has_frozen; /* weights in few bits, of which `frozen` is the hash */
     struct neb_trainer_facts facts;
     uint64_t values;
@@ -71,5 +103,13 @@ struct neb_gate_param {
     int64_t shape[4];
     uint64_t first, count; /* in the window */
 };
+
+/* gate_stage.c. The gateway: does what the first rank asks, and replies. `values` has room for what comes along. pending: the
+ * error of an ask without a reply. NEB_ERR_PEER: the rank is gone */
+neb_status neb__gate_stage_serve(struct neb_stage_site *s, struct neb_gate_channel *c,
+                                 const struct neb_gate_ask *q, struct neb_buf *values, neb_status *pending,
+                                 neb_status (*turn)(void *), void *arg);
+/* The first rank: the stage's neighbours are reached through the gateway from now on. */
+void neb__gate_stage_use(struct neb_stage_site *s, struct neb_gate_channel *c);
 
 #endif

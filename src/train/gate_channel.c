@@ -210,6 +210,23 @@ neb_status neb__gate_channel_send(struct neb_gate_channel *c, const void *bytes,
     return NEB_OK;
 }
 
+neb_status neb__gate_channel_send_many(struct neb_gate_channel *c, const void *bytes, size_t n,
+                                       neb_status (*turn)(void *), void *arg)
+{
+    const char *p = bytes;
+    while (n) {
+        ssize_t done = send(c->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (done >= 0) {
+            p += done, n -= (size_t)done;
+            continue;
+        }
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return gone();
+        struct pollfd room = {.fd = c->fd, .events = POLLOUT};
+        if (poll(&room, 1, TURN_MS) < 1) NEB_TRY(turn(arg));
+    }
+    return NEB_OK;
+}
+
 static void detach(struct msghdr *m, int *passed)
 {
     for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h)) {

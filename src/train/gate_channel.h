@@ -34,6 +34,9 @@ void neb__gate_channel_close(struct neb_gate_channel *c);
 
 /* All of the bytes. pass: a descriptor that goes along, or -1. NEB_ERR_PEER (quiet): the other end is gone */
 neb_status neb__gate_channel_send(struct neb_gate_channel *c, const void *bytes, size_t n, int pass);
+/* The same of many bytes to an end that may have stopped: calls turn(arg) some times a second while there is no room. */
+neb_status neb__gate_channel_send_many(struct neb_gate_channel *c, const void *bytes, size_t n,
+                                       neb_status (*turn)(void *), void *arg);
 /* Calls turn(arg) some times a second while it waits; an error of turn() is returned. passed NULL: no descriptor is
  * expected; else *passed is one, or -1. */
 neb_status neb__gate_channel_receive(struct neb_gate_channel *c, void *bytes, size_t n, int *passed,

@@ -95,7 +95,8 @@ static neb_status say_ready(struct neb_gate_end *e, neb_status status)
 {
     struct neb_trainer *t = e->t;
     struct neb_gate_ready r = {.status = status, .lost = neb__group_broken(t->ranks), .loaded = t->loaded};
-    if (status == NEB_OK) status = r.status = list_params(e);
+    if (t->stage) r.stage = t->stage->place;
+    if (status == NEB_OK && !t->stage) status = r.status = list_params(e);
     if (status == NEB_OK) status = r.status = neb__work_frozen_hash(t->work, &r.has_frozen, &r.frozen);
     if (status == NEB_OK) {
         neb__trainer_find_facts(t);
@@ -112,7 +113,7 @@ static neb_status say_ready(struct neb_gate_end *e, neb_status status)
     NEB_TRY(neb__gate_channel_send(&e->channel, &r, sizeof r, -1));
     for (uint32_t i = 0; status == NEB_OK && i < e->parts; i++)
         NEB_TRY(neb__gate_channel_send(&e->channel, &e->part[i].p, sizeof e->part[i].p, -1));
-    return status == NEB_OK ? take_window(e) : status;
+    return status == NEB_OK && !t->stage ? take_window(e) : status;
 }
 
 /* ---- orders ------------------------------------------------------------------------------------------------ */
@@ -198,7 +199,7 @@ static neb_status obey(struct neb_gate_end *e, const struct neb_gate_order *o, i
 {
     struct neb_trainer *t = e->t;
     switch (o->op) {
-    case NEB_GATE_STEP: return neb__ranks_step(t, o->lr, &a->step);
+    case NEB_GATE_STEP: t->depth = o->depth; return neb__ranks_step(t, o->lr, &a->step);
     case NEB_GATE_FETCH: return fetch(e);
     case NEB_GATE_SHARE: return share(e, o);
     case NEB_GATE_EVAL: return in_its_time(t, evaluate, &a->conclusion);
@@ -211,6 +212,7 @@ static neb_status obey(struct neb_gate_end *e, const struct neb_gate_order *o, i
 
 static neb_status answer(struct neb_gate_end *e, const struct neb_gate_order *o, int fd)
 {
+    const struct neb_gate_ask nothing = {.kind = NEB_GATE_ANSWERS};
     struct neb_gate_answer a;
     struct neb_ckpt_report r;
     memset(&a, 0, sizeof a);
@@ -223,6 +225,8 @@ static neb_status answer(struct neb_gate_end *e, const struct neb_gate_order *o,
     neb__ckpt_writer_report(e->t->writer, &r);
     a.saved = r.last_step;
     a.waited = neb__work_waited(e->t->work);
+    if (e->t->stage) neb__stage_facts_of(e->t->work, &a.stage);
+    NEB_TRY(neb__gate_channel_send(&e->channel, &nothing, sizeof nothing, -1));
     NEB_TRY(neb__gate_channel_send(&e->channel, &a, sizeof a, -1));
     return a.lost ? status : NEB_OK;
 }
@@ -266,6 +270,11 @@ neb_status neb__gate_serve(struct neb_trainer *t, neb_status opened)
     if (!e || e->channel.fd < 0) return opened;
     NEB_TRY(say_ready(e, opened));
     return serve(e);
+}
+
+void neb__gate_lend_stage(struct neb_trainer *t)
+{
+    if (t->stage && t->gate_end) neb__gate_stage_use(t->stage, &t->gate_end->channel);
 }
 
 void neb__gate_leave(struct neb_trainer *t)

@@ -43,9 +43,13 @@ struct neb_gate {
     int64_t stop_ns;           /* when a rank said that it was asked for the end; 0: none */
     bool lost;                 /* the ranks are not there any more */
     char why[NEB_GATE_TEXT];
-    int losses;             /* since a checkpoint was written */
-    int64_t losses_at;      /* which one */
-    bool begun, recovering; /* begun: the meter runs */
+    int losses;                   /* since a checkpoint was written */
+    int64_t losses_at;            /* which one */
+    bool begun, recovering;       /* begun: the meter runs */
+    struct neb_stage_facts stage; /* of the last step */
+    int depth;                    /* of the next one; 0: as it is */
+    struct neb_buf values;        /* of a stage's message */
+    neb_status pending;           /* what went wrong with one that needs no reply */
 };
 
 /* ---- waiting for an answer --------------------------------------------------------------------------------- */
@@ -116,6 +120,38 @@ static void heed(struct neb_gate *g, const struct neb_gate_answer *a)
         neb__train_ask();
 }
 
+/* While the gateway does what a rank has asked for, that rank waits; then the time of its order begins anew. */
+static neb_status serve(struct neb_gate *g, const struct neb_gate_ask *q)
+{
+    if (!g->t->stage)
+        return neb__fail(NEB_ERR_INTERNAL, "the ranks ask for another stage, and there is none");
+    const bool timed = g->asked != 0;
+    g->asked = 0;
+    neb_status status = neb__gate_stage_serve(g->t->stage, &g->channel, q, &g->values, &g->pending, turn, g);
+    g->asked = timed ? neb__now_ns() : 0;
+    neb__gate_life_reset(&g->life);
+    return status == NEB_ERR_PEER ? lose(g, "the first rank is gone") : status;
+}
+
+neb_status neb__gate_alive(struct neb_gate *g)
+{
+    neb__gate_life_reset(&g->life);
+    return turn(g);
+}
+
+static neb_status receive_answer(struct neb_gate *g, struct neb_gate_answer *a)
+{
+    g->pending = NEB_OK;
+    for (;;) {
+        struct neb_gate_ask q;
+        NEB_TRY(receive(g, &q, sizeof q));
+        if (q.kind == NEB_GATE_ANSWERS) break;
+        NEB_TRY(serve(g, &q));
+    }
+    NEB_TRY(receive(g, a, sizeof *a));
+    return g->pending;
+}
+
 /* Gives one order. g->lost: the ranks were lost over it. */
 static neb_status call(struct neb_gate *g, const struct neb_gate_order *o, int pass,
                        struct neb_gate_answer *a)
@@ -125,8 +161,8 @@ static neb_status call(struct neb_gate *g, const struct neb_gate_order *o, int p
         return lose(g, "the first rank is gone");
     g->asked = o->op == NEB_GATE_STEP ? neb__now_ns() : 0;
     neb__gate_life_reset(&g->life);
-    NEB_TRY(receive(g, a, sizeof *a));
-    if (o->op == NEB_GATE_STEP && neb__seconds_since(g->asked) > g->longest)
+    NEB_TRY(receive_answer(g, a));
+    if (o->op == NEB_GATE_STEP && !g->t->stage && neb__seconds_since(g->asked) > g->longest)
         g->longest = neb__seconds_since(g->asked);
     a->why[sizeof a->why - 1] = '\0';
     heed(g, a);
@@ -217,6 +253,7 @@ static neb_status read_ready(struct neb_gate *g)
     if (r.status != NEB_OK) return neb__quiet(r.status, "%s", r.why);
     if (g->params && (r.values != g->ready.values || r.params != g->ready.params)) return malformed();
     g->ready = r;
+    if (g->t->job->plan == NEB_STRATEGY_PIPELINE && g->t->job->at >= 0) return NEB_OK; /* no window */
     NEB_TRY(read_params(g));
     if (!g->window) NEB_TRY(make_window(g));
     return neb__gate_channel_send(&g->channel, "w", 1, g->window_fd);
@@ -278,9 +315,11 @@ static neb_status count_loss(struct neb_gate *g)
         TRIES, job->out);
 }
 
+/* The ranks of a stage need the messages of their neighbours once more: the site starts again as a whole (train.c). */
 static neb_status recover(struct neb_gate *g)
 {
     int64_t since = neb__now_ns();
+    if (g->t->stage) return neb__quiet(NEB_ERR_PEER, "a rank was lost (%s)", g->why);
     neb_status status;
     g->recovering = g->begun;
     do {
@@ -322,12 +361,14 @@ neb_status neb__gate_open(struct neb_trainer *t)
                            .window_fd = -1,
                            .saved = -1,
                            .losses_at = -1};
+    neb__buf_init(&g->values, (size_t)1 << 30);
     t->gate = g;
     NEB_TRY(neb__gate_journal_open(&g->journal, t->job->out));
     NEB_TRY(neb__launch_open(t->job, &g->launch));
     neb_status status = start(g);
     if (g->lost) status = recover(g);
     NEB_TRY(status);
+    t->place = g->ready.stage;
     g->saved = t->loaded = g->ready.loaded;
     t->progress = g->ready.progress;
     t->facts = g->ready.facts;
@@ -355,8 +396,29 @@ void neb__gate_close(struct neb_gate *g)
     neb__gate_journal_close(&g->journal);
     if (g->window) munmap(g->window, g->window_bytes);
     if (g->window_fd >= 0) close(g->window_fd);
+    neb__buf_free(&g->values);
     neb__free(g->params);
     neb__free(g);
+}
+
+bool neb__gate_lost(const struct neb_gate *g)
+{
+    return g && g->lost;
+}
+
+const char *neb__gate_why(const struct neb_gate *g)
+{
+    return g->why;
+}
+
+void neb__gate_facts(const struct neb_gate *g, struct neb_stage_facts *out)
+{
+    *out = g->stage;
+}
+
+void neb__gate_set_depth(struct neb_gate *g, int depth)
+{
+    g->depth = depth;
 }
 
 neb_status neb__gate_register(struct neb_gate *g, neb_session *s)
@@ -395,9 +457,11 @@ double neb__gate_recovered(const struct neb_gate *g)
 neb_status neb__gate_step(struct neb_gate *g, float lr, struct neb_work_step *out)
 {
     struct neb_gate_answer a;
-    neb_status status = carry_out(g, &(struct neb_gate_order){.op = NEB_GATE_STEP, .lr = lr}, &a);
+    neb_status status =
+        carry_out(g, &(struct neb_gate_order){.op = NEB_GATE_STEP, .lr = lr, .depth = g->depth}, &a);
+    g->stage = a.stage;
     if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
-    neb__gate_journal_step(&g->journal, lr);
+    if (!g->t->stage) neb__gate_journal_step(&g->journal, lr);
     *out = a.step;
     return status;
 }
@@ -462,31 +526,36 @@ neb_status neb__gate_conclude(struct neb_gate *g, struct neb_conclusion *out)
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------- */
 
-/* The session's state, as it fits the parameters of the ranks, into a descriptor. */
-static neb_status member_state(struct neb_gate *g, neb_session *s, int *fd, uint64_t *bytes)
+/* A site's part of a checkpoint, into a descriptor: the session's state, as it fits the parameters of the ranks, or the marks of a
+ * stage. */
+static neb_status member_state(struct neb_gate *g, const struct neb_resume_member *member, int *fd,
+                               uint64_t *bytes)
 {
-    size_t n;
+    neb_session *s = member->session;
+    size_t n = member->n;
     struct neb_gate_answer a;
-    NEB_TRY(call(g, &(struct neb_gate_order){.op = NEB_GATE_FETCH}, -1, &a));
-    NEB_TRY(neb_session_save(s, NULL, &n));
+    if (s) NEB_TRY(call(g, &(struct neb_gate_order){.op = NEB_GATE_FETCH}, -1, &a));
+    if (s) NEB_TRY(neb_session_save(s, NULL, &n));
     *fd = memfd_create("nebula-i session", MFD_CLOEXEC);
     void *p = MAP_FAILED;
     if (*fd >= 0 && !ftruncate(*fd, (off_t)n)) p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (p == MAP_FAILED)
         return neb__fail(NEB_ERR_NOMEM, "no memory for the session's part of a checkpoint, %zu bytes", n);
     size_t used = n;
-    neb_status status = neb_session_save(s, p, &used);
+    neb_status status = s ? neb_session_save(s, p, &used) : NEB_OK;
+    if (!s) memcpy(p, member->bytes, n);
     munmap(p, n);
     *bytes = used;
     return status;
 }
 
-static neb_status save(struct neb_gate *g, neb_session *s, const struct neb_progress *progress)
+static neb_status save(struct neb_gate *g, const struct neb_resume_member *member,
+                       const struct neb_progress *progress)
 {
     struct neb_gate_order o = {.op = NEB_GATE_SAVE, .progress = *progress};
     struct neb_gate_answer a;
     int fd = -1;
-    neb_status status = s ? member_state(g, s, &fd, &o.bytes) : NEB_OK;
+    neb_status status = member ? member_state(g, member, &fd, &o.bytes) : NEB_OK;
     if (status == NEB_OK) {
         /* Ranks that are lost over the order may have written the checkpoint, and then begin at it. An older one of the same
          * step keeps its mark until then. */
@@ -499,16 +568,18 @@ static neb_status save(struct neb_gate *g, neb_session *s, const struct neb_prog
     return status;
 }
 
-neb_status neb__gate_save(struct neb_gate *g, neb_session *s, const struct neb_progress *progress)
+neb_status neb__gate_save(struct neb_gate *g, const struct neb_resume_member *member,
+                          const struct neb_progress *progress)
 {
     for (;;) {
-        neb_status status = save(g, s, progress);
+        neb_status status = save(g, member, progress);
         if (!g->lost) return status;
         NEB_TRY(recover(g));
     }
 }
 
-neb_status neb__gate_saved(struct neb_gate *g, neb_session *s, const struct neb_progress *progress)
+neb_status neb__gate_saved(struct neb_gate *g, const struct neb_resume_member *member,
+                           const struct neb_progress *progress)
 {
     for (;;) {
         struct neb_gate_answer a;
@@ -516,7 +587,7 @@ neb_status neb__gate_saved(struct neb_gate *g, neb_session *s, const struct neb_
         if (!g->lost) return status;
         NEB_TRY(recover(g));
         if (g->ready.loaded == progress->step) return NEB_OK; /* the ranks came back from it */
-        NEB_TRY(neb__gate_save(g, s, progress));
+        NEB_TRY(neb__gate_save(g, member, progress));
     }
 }
 

@@ -265,7 +265,7 @@ void neb__planner_question_pipeline(const struct neb_job *job)
 {
     struct neb_planner_strategy s;
     if (job->plan != NEB_STRATEGY_PIPELINE || job->at < 0 || strcmp(job->strategy, "pipeline") ||
-        job->parallel.automatic)
+        job->parallel.automatic || neb__group_started())
         return;
     const bool before = neb__log_hush(true);
     neb_status status = judge_strategy(job, true, &s);

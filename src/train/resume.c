@@ -29,7 +29,7 @@ static neb_status collect(struct neb_work *w, float *params, float *m, float *v,
     NEB_TRY(neb__work_collect(w));
     neb_status read =
         neb__work_read_params(w, params); /* whatever comes of it, the other ranks lend their moments */
-    NEB_TRY(neb_optimizer_save(neb__work_optimizer(w), m, v));
+    NEB_TRY(neb__work_save_moments(w, m, v));
     NEB_TRY(read);
     return neb__work_save_position(w, data);
 }
@@ -133,7 +133,7 @@ static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct n
     p->step = (int64_t)neb__get64(b);
     p->tokens = (int64_t)neb__get64(b + 8);
     memcpy(&p->seconds, &bits, sizeof bits);
-    return neb_optimizer_load(neb__work_optimizer(w), p->step, m, v);
+    return neb__work_load_moments(w, p->step, m, v);
 }
 
 static neb_status restore_session(neb_session *session, const struct neb_ckpt *c)
@@ -148,7 +148,7 @@ static neb_status restore_session(neb_session *session, const struct neb_ckpt *c
 neb_status neb__resume_lend(struct neb_work *w)
 {
     NEB_TRY(neb__work_collect(w));
-    return neb_optimizer_save(neb__work_optimizer(w), NULL, NULL);
+    return neb__work_save_moments(w, NULL, NULL);
 }
 
 neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char *dir, struct neb_progress *p)

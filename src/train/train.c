@@ -22,6 +22,8 @@
 
 /* ---- signals ------------------------------------------------------------------------------------------- */
 
+enum { RANK_LOSSES = 3 };
+
 static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
 
 /* The launcher takes any other signal of a rank for a lost rank, and reports its own instead. */
@@ -98,6 +100,7 @@ static neb_status open_work(struct neb_trainer *t)
     else if (j->at >= 0)
         NEB_TRY(neb__split_open(j, &t->data, &t->split));
     const struct neb_step_links *links = t->split ? &t->split->links : NULL;
+    neb__gate_lend_stage(t);
     if (t->stage) links = &t->stage->links;
     NEB_TRY(neb__work_open_ranks(&t->data, share, shares, links, t->ranks ? &t->layout : NULL, &t->work));
     NEB_TRY(neb__work_open_private(t->work));
@@ -132,6 +135,14 @@ static void waits(void *trainer)
     neb__trainer_waits(trainer);
 }
 
+/* A stage waits for another site, and its own ranks must live meanwhile. */
+static neb_status stage_waits(void *trainer)
+{
+    struct neb_trainer *t = trainer;
+    neb__trainer_waits(t);
+    return t->gate ? neb__gate_alive(t->gate) : NEB_OK;
+}
+
 double neb__trainer_data_wait(const struct neb_trainer *t)
 {
     return t->gate ? neb__gate_waited(t->gate) : neb__work_waited(t->work);
@@ -144,13 +155,28 @@ static void begin_metrics(struct neb_trainer *t)
     neb__meter_model(&t->meter, t->facts.trainable);
 }
 
+/* The marks of the checkpoint before the one that was loaded. */
+static bool older_marks(const struct neb_trainer *t, struct neb_stage_marks *out)
+{
+    int64_t steps[64];
+    int n = neb__ckpt_list(t->checkpoints, steps, 64), at = n;
+    while (at > 0 && steps[at - 1] >= t->loaded) at--;
+    if (!at) return false;
+    const bool before = neb__log_hush(true);
+    neb_status status = neb__resume_bytes(t->checkpoints, steps[at - 1], out, sizeof *out);
+    neb__log_hush(before);
+    return status == NEB_OK;
+}
+
 static neb_status start_stage(struct neb_trainer *t)
 {
-    struct neb_stage_marks marks;
-    bool resumes = t->loaded >= 0;
+    struct neb_stage_marks marks, older;
+    bool resumes = t->loaded >= 0, has_older = false;
     if (resumes) NEB_TRY(neb__resume_bytes(t->checkpoints, t->loaded, &marks, sizeof marks));
-    NEB_TRY(neb__stage_site_start(t->stage, t->session, resumes ? &marks : NULL, t->loaded, t->job->out));
-    t->stage->idle = waits;
+    if (resumes) has_older = older_marks(t, &older);
+    NEB_TRY(neb__stage_site_start(t->stage, t->session, resumes ? &marks : NULL, has_older ? &older : NULL,
+                                  t->loaded, t->job->out));
+    t->stage->idle = stage_waits;
     t->stage->idle_arg = t;
     neb__meter_stream(&t->meter, NULL, &t->stage->readings, true);
     return NEB_OK;
@@ -192,12 +218,19 @@ static neb_status open_gateway(struct neb_trainer *t)
     NEB_TRY(neb__train_schedule(j, &t->schedule));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", j->out);
     NEB_TRY(neb__gate_open(t));
+    if (j->at >= 0 && j->plan == NEB_STRATEGY_PIPELINE)
+        NEB_TRY(neb__stage_site_open_at(j, &t->place, t->stop, &t->stage));
     t->met_links = true;
     if (j->at >= 0) NEB_TRY(neb__trainer_open_session(t));
-    if (t->session && t->loaded >= 0) NEB_TRY(neb__resume_session(t->session, t->checkpoints, t->loaded));
+    if (neb__trainer_rounds(t) && t->loaded >= 0)
+        NEB_TRY(neb__resume_session(t->session, t->checkpoints, t->loaded));
     begin_metrics(t);
     neb__gate_begin(t->gate);
     if (!t->session) return NEB_OK;
+    if (t->stage) {
+        NEB_TRY(neb__trainer_start_session(t, t->loaded < 0));
+        return start_stage(t);
+    }
     NEB_TRY(neb__gate_fetch(t->gate)); /* the first start reads the initial values */
     NEB_TRY(neb__trainer_start_session(t, t->loaded < 0));
     return neb__gate_share_all(t->gate);
@@ -270,7 +303,7 @@ static void begin_progress(struct neb_trainer *t)
 static neb_status run(struct neb_trainer *t)
 {
     const struct neb_job *job = t->job;
-    catch_signals();
+    if (!t->gate) catch_signals();
     t->began = t->progress;
     begin_progress(t);
     neb_status status = neb__trainer_is_witness(t) ? neb__trainer_attend(t) : neb__trainer_loop(t);
@@ -369,19 +402,45 @@ static neb_status teach(const struct neb_job *job)
     return status;
 }
 
-/* This process is the gateway, and starts the ranks. */
-static neb_status train_by_ranks(const struct neb_job *job)
+/* *lost: the site has a stage, and lost its ranks over it; *saved: its newest checkpoint. */
+static neb_status gateway_once(const struct neb_job *job, bool *lost, int64_t *saved)
 {
     struct neb_trainer t = {.job = job, .stop = &asked_to_stop};
-    int lock;
+    neb_status status = open_gateway(&t);
+    if (status == NEB_OK)
+        status = run(&t);
+    else if (!neb__gate_lost(t.gate))
+        refuse(&t);
+    *lost = t.stage && neb__gate_lost(t.gate) && !asked_to_stop;
+    if (*lost) *saved = neb__gate_saved_step(t.gate);
+    if (*lost)
+        neb__warn("a rank was lost (%s): the site starts again, from step %" PRId64, neb__gate_why(t.gate),
+                  *saved < 0 ? 0 : *saved);
+    close_trainer(&t);
+    return status;
+}
+
+/* This process is the gateway, and starts the ranks. A stage that has lost its ranks needs what came since its checkpoint from its
+ * neighbours once more, as if the site had been killed: they wait for it meanwhile. */
+static neb_status train_by_ranks(const struct neb_job *job)
+{
+    int64_t saved = -1, before = -1;
+    int lock, losses = 0;
+    bool lost;
     NEB_TRY(lock_out(job, &lock));
     catch_signals();
-    neb_status status = open_gateway(&t);
-    if (status != NEB_OK)
-        refuse(&t);
-    else
-        status = run(&t);
-    close_trainer(&t);
+    neb_status status;
+    do {
+        lost = false;
+        status = gateway_once(job, &lost, &saved);
+        losses = saved > before ? 1 : losses + 1;
+        before = saved;
+        if (lost && losses >= RANK_LOSSES)
+            status = neb__fail(NEB_ERR_PEER,
+                               "ranks were lost %d times without a new checkpoint in between; see "
+                               "%s/ranks/*.log and the lines above",
+                               RANK_LOSSES, job->out);
+    } while (lost && losses < RANK_LOSSES);
     if (lock >= 0) close(lock);
     return status;
 }

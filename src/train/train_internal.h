@@ -68,6 +68,8 @@ struct neb_trainer {
     struct neb_privacy_ledger *privacy; /* of a private training without a session; else NULL */
     struct neb_split_site *split;       /* relay, tutor; NULL: this site trains the whole model */
     struct neb_stage_site *stage;       /* pipeline; NULL: the layers are not on several sites */
+    struct neb_stage_place place;       /* of a gateway: which layers its ranks have */
+    int depth;                          /* of the stage's next step; 0: as it is */
     struct neb_site_stage_times told;   /* of it, as far as the meter knows */
     double told_code;                   /* seconds of coding, likewise */
     struct neb_ckpt_writer *writer;
@@ -201,12 +203,24 @@ neb_status neb__gate_share_all(struct neb_gate *g);
 neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_conclusion *out);
 neb_status neb__gate_conclude(struct neb_gate *g, struct neb_conclusion *out);
 /* A checkpoint; waiting for it; the newest that is on disk. */
-neb_status neb__gate_save(struct neb_gate *g, neb_session *s, const struct neb_progress *progress);
-neb_status neb__gate_saved(struct neb_gate *g, neb_session *s, const struct neb_progress *progress);
+neb_status neb__gate_save(struct neb_gate *g, const struct neb_resume_member *member,
+                          const struct neb_progress *progress);
+neb_status neb__gate_saved(struct neb_gate *g, const struct neb_resume_member *member,
+                           const struct neb_progress *progress);
 int64_t neb__gate_saved_step(const struct neb_gate *g);
 bool neb__gate_wants_save(const struct neb_gate *g); /* a checkpoint is due to make room; NULL: false */
 
+/* A stage: the ranks are lost, and the site starts again; why; the ranks live, as far as one can see (NEB_ERR_PEER, quiet: they do
+ * not); what the last step says; the depth of the next one. */
+bool neb__gate_lost(const struct neb_gate *g);
+const char *neb__gate_why(const struct neb_gate *g);
+neb_status neb__gate_alive(struct neb_gate *g);
+void neb__gate_facts(const struct neb_gate *g, struct neb_stage_facts *out);
+void neb__gate_set_depth(struct neb_gate *g, int depth);
+
 /* gate_serve.c: the first rank of a gateway */
+
+void neb__gate_lend_stage(struct neb_trainer *t); /* its stage reaches its neighbours through the gateway */
 
 neb_status neb__gate_connect(struct neb_trainer *t);
 /* Tells the gateway how this rank has opened, and does what it orders until the end. */

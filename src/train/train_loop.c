@@ -51,7 +51,7 @@ static void measure(struct neb_trainer *t, const struct neb_work_step *s, double
 static neb_status too_large(const struct neb_trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
-    if (t->stage && neb__work_depth(t->work) > 1)
+    if (t->stage && t->work && neb__work_depth(t->work) > 1)
         return neb__fail(NEB_ERR_NOMEM,
                          "there is no memory for a step with %d micro-batches in flight: make wan.depth or "
                          "train.tokens (%" PRId64 ") smaller, or set model.recompute: yes",
@@ -80,15 +80,20 @@ static void keep_speed(struct neb_trainer *t, int64_t start, int64_t tokens)
 }
 
 /* The time that a stage has waited and coded in the step belongs to the meter; then bits and depth follow the line. */
-static neb_status tell_stage(struct neb_trainer *t)
+static void tell_stage(struct neb_trainer *t)
 {
-    struct neb_site_stage_times now;
-    neb__work_site_times(t->work, &now);
+    struct neb_stage_facts facts;
+    if (t->gate)
+        neb__gate_facts(t->gate, &facts);
+    else
+        neb__stage_facts_of(t->work, &facts);
+    const struct neb_site_stage_times now = facts.times;
     neb__meter_add(&t->meter, NEB_TIME_WAIT, now.idle - t->told.idle);
     neb__meter_add(&t->meter, NEB_TIME_ENCODE, t->stage->code_s - t->told_code);
     t->told = now;
     t->told_code = t->stage->code_s;
-    return neb__stage_control(t->stage, t->work);
+    t->depth = neb__stage_control(t->stage, &facts);
+    if (t->gate) neb__gate_set_depth(t->gate, t->depth);
 }
 
 static neb_status one_step(struct neb_trainer *t, bool *ended)
@@ -105,7 +110,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
         return neb__fail(status, "stopping: %d steps in a row were not finite; the last checkpoint is good",
                          t->skipped);
     if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
-    if (t->stage) NEB_TRY(tell_stage(t));
+    if (t->stage) tell_stage(t);
     keep_speed(t, start, step.tokens);
     t->progress.step++;
     t->progress.tokens += step.tokens;
@@ -125,18 +130,31 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
 
 /* ---- checkpoints --------------------------------------------------------------------------------------- */
 
+static int64_t last_saved(struct neb_trainer *t)
+{
+    struct neb_ckpt_report r;
+    if (t->gate) return neb__gate_saved_step(t->gate);
+    neb__ckpt_writer_report(t->writer, &r);
+    return r.last_step;
+}
+
 static neb_status save(struct neb_trainer *t)
 {
     struct neb_stage_marks marks = {0};
     struct neb_resume_member member = {.session = neb__trainer_rounds(t)};
     bool takes_part = member.session || t->stage;
     neb__metrics_flush(t->metrics);
-    if (t->gate) return neb__gate_save(t->gate, member.session, &t->progress);
+    if (t->gate && !t->stage) return neb__gate_save(t->gate, member.session ? &member : NULL, &t->progress);
     if (t->split) NEB_TRY(neb__split_saving(t->split));
     if (t->stage) {
         NEB_TRY(neb__stage_site_saving(t->stage, &marks));
         member.bytes = &marks;
         member.n = sizeof marks;
+    }
+    if (t->gate) {
+        NEB_TRY(neb__gate_save(t->gate, &member, &t->progress));
+        neb__stage_site_saved(t->stage, last_saved(t), t->progress.step, &marks);
+        return NEB_OK;
     }
     neb__ranks_busy(t, true);
     neb_status status =
@@ -145,23 +163,16 @@ static neb_status save(struct neb_trainer *t)
     NEB_TRY(status);
     if (t->split)
         neb__split_saved(t->split, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
-    if (t->stage) neb__stage_site_saved(t->stage, t->writer, t->progress.step, &marks);
+    if (t->stage) neb__stage_site_saved(t->stage, last_saved(t), t->progress.step, &marks);
     return NEB_OK;
 }
 
 /* Waits until the checkpoint that was made last is on disk. */
 static neb_status wait_saved(struct neb_trainer *t)
 {
-    return t->gate ? neb__gate_saved(t->gate, neb__trainer_rounds(t), &t->progress)
-                   : neb__ckpt_writer_wait(t->writer);
-}
-
-static int64_t last_saved(struct neb_trainer *t)
-{
-    struct neb_ckpt_report r;
-    if (t->gate) return neb__gate_saved_step(t->gate);
-    neb__ckpt_writer_report(t->writer, &r);
-    return r.last_step;
+    const struct neb_resume_member member = {.session = neb__trainer_rounds(t)};
+    if (!t->gate) return neb__ckpt_writer_wait(t->writer);
+    return neb__gate_saved(t->gate, member.session ? &member : NULL, &t->progress);
 }
 
 /* Writes the last checkpoint unless it is there. If that fails, the model is written all the same: the steps
@@ -267,7 +278,9 @@ static neb_status end_stream(struct neb_trainer *t)
 static neb_status await_other(struct neb_trainer *t, bool *ended)
 {
     int64_t since = neb__now_ns();
-    neb_status status = neb__split_wait(t->split, t->job->train.micro, t->stop);
+    const int64_t micro = t->job->train.micro;
+    if (neb__split_repeats(t->split, (uint64_t)(neb__work_batches(t->work) + micro))) return NEB_OK;
+    neb_status status = neb__split_wait(t->split, micro, t->stop);
     neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
     if (t->show.tokens)
         t->progress.seconds += neb__seconds_since(since); /* the first wait is part of starting */

@@ -29,6 +29,7 @@ enum order_op {
 struct order {
     int64_t op;
     double lr;
+    int64_t depth;   /* of a step: micro-batches in flight at a stage; 0: as they are */
     int64_t batches; /* of an evaluation on the text with this use */
     char use[16];
 };
@@ -45,15 +46,17 @@ bool neb__trainer_leads(const struct neb_trainer *t)
 
 /* ---- what all ranks do together --------------------------------------------------------------------------- */
 
-static neb_status step(struct neb_trainer *t, float lr, struct neb_work_step *out)
+static neb_status step(struct neb_trainer *t, float lr, int depth, struct neb_work_step *out)
 {
+    if (depth) NEB_TRY(neb__work_set_depth(t->work, depth));
     neb_status status = neb__work_step(t->work, lr, out);
     t->made++;
     if (neb__group_size(t->ranks) == 1) return status;
     /* not finite: all ranks have the same norm and losses, so all skip the step */
     neb_status agreed = neb__group_agree(t->ranks, status == NEB_ERR_NONFINITE ? NEB_OK : status);
     if (agreed == NEB_OK) agreed = neb__ranks_check(t, false);
-    if (agreed != NEB_OK) t->joined = false; /* all ranks know it and stop */
+    /* all ranks know it and stop; a stage that was asked to stop while it waited still saves nothing and ends in order */
+    if (agreed != NEB_OK && agreed != NEB_ERR_AGAIN) t->joined = false;
     return agreed == NEB_OK ? status : agreed;
 }
 
@@ -64,8 +67,9 @@ static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, 
     const bool all = neb__work_gathers(t->work);
     if (!all && neb__group_rank(t->layout.data)) return NEB_OK;
     neb_status status = neb__work_eval(t->work, use, batches, out);
-    bool nothing = status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE; /* at every rank */
-    if (status != NEB_OK && !nothing) neb__layout_give_up(&t->layout);    /* they wait for its values */
+    bool nothing =
+        status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE || status == NEB_ERR_AGAIN; /* at every rank */
+    if (status != NEB_OK && !nothing) neb__layout_give_up(&t->layout); /* they wait for its values */
     neb_status agreed = neb__group_agree(all ? t->ranks : t->layout.model, nothing ? NEB_OK : status);
     return agreed == NEB_OK ? status : agreed;
 }
@@ -75,8 +79,8 @@ static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, 
 neb_status neb__ranks_step(struct neb_trainer *t, float lr, struct neb_work_step *out)
 {
     if (t->gate) return neb__gate_step(t->gate, lr, out);
-    NEB_TRY(give(t, (struct order){.op = ORDER_STEP, .lr = (double)lr}));
-    return step(t, lr, out);
+    NEB_TRY(give(t, (struct order){.op = ORDER_STEP, .lr = (double)lr, .depth = t->depth}));
+    return step(t, lr, t->depth, out);
 }
 
 neb_status neb__ranks_share(struct neb_trainer *t)
@@ -138,13 +142,14 @@ static neb_status obey(struct neb_trainer *t, const struct order *o)
     neb_status status;
     switch (o->op) {
     case ORDER_STEP:
-        status = step(t, (float)o->lr, &result);
-        return status == NEB_ERR_NONFINITE ? NEB_OK : status;
+        status = step(t, (float)o->lr, (int)o->depth, &result);
+        return status == NEB_ERR_NONFINITE || status == NEB_ERR_AGAIN ? NEB_OK : status;
     case ORDER_SHARE: return neb__work_distribute(t->work);
     case ORDER_COLLECT: return neb__work_collect(t->work);
     case ORDER_EVAL:
         status = eval(t, o->use, o->batches, &(struct neb_work_eval){0});
-        return status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE ? NEB_OK : status;
+        return status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE || status == NEB_ERR_AGAIN ? NEB_OK
+                                                                                                : status;
     case ORDER_SAVE: NEB_TRY(neb__ranks_check(t, true)); return neb__resume_lend(t->work);
     case ORDER_IDLE:
     case ORDER_BUSY: return NEB_OK;

@@ -263,8 +263,13 @@ static void report_session(struct neb_trainer *t)
 static void report_split(struct neb_trainer *t)
 {
     char text[400];
+    struct neb_stage_facts facts = {0};
+    if (t->stage && t->gate)
+        neb__gate_facts(t->gate, &facts);
+    else if (t->stage)
+        neb__stage_facts_of(t->work, &facts);
     if (t->stage)
-        neb__stage_site_describe(t->stage, t->work, text, sizeof text);
+        neb__stage_site_describe(t->stage, &facts.times, text, sizeof text);
     else
         neb__split_describe(t->split, text, sizeof text);
     neb__progress_line(&t->show, "site %s: %s", t->job->site[t->job->at].name, text);

@@ -64,7 +64,7 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     const struct neb_hash *tokenizer = t->gate ? neb__gate_tokenizer(t->gate) : neb__tok_hash(t->data.tok);
     NEB_TRY(tell_job(t, tokenizer));
     NEB_TRY(neb__trainer_set_privacy(t));
-    if (t->gate) return neb__gate_register(t->gate, t->session);
+    if (t->gate && !t->stage) return neb__gate_register(t->gate, t->session);
     return t->split || t->stage ? NEB_OK : register_params(t);
 }
 
