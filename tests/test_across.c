@@ -5,7 +5,9 @@
  * checked. */
 #include "check.h"
 #include "base/mem.h"
+#include "split/tutor_texts.h"
 #include "task/teacher.h"
+#include "task/translate.h"
 #include "text/batch_pack.h"
 #include "text/token_mass.h"
 #include "world.h"
@@ -348,6 +350,114 @@ static void misfits_are_refused(void **state)
     check_log_restore();
 }
 
+/* ---- translations -------------------------------------------------------------------------------------- */
+
+/* Of several results the first is the one that is found alone; the others are other ones, none better than the one before. */
+static void several_translations_of_a_line(void **state)
+{
+    (void)state;
+    enum { LINES = 3, MANY = 4 };
+    struct world w;
+    struct neb_ready m;
+    char folder[300];
+    world_open(&w, WORLD_STUDENT, NULL);
+    world_path("alike", folder);
+    assert_ok(neb__ready_open(folder, NULL, neb__work_device(w.work), &m));
+    struct neb_translate_config c = {.beams = MANY, .batch = 2, .max_len = 30, .length_penalty = 1};
+    struct neb_translator *t;
+    const char *lines[LINES] = {"a red dog", "", "two men run here now"};
+    char *one[LINES], *many[LINES * MANY];
+    assert_ok(neb__translator_open(&m, &c, &t));
+    assert_ok(neb__translator_translate(t, lines, LINES, one));
+    neb__translator_close(t);
+    c.results = MANY;
+    assert_ok(neb__translator_open(&m, &c, &t));
+    assert_ok(neb__translator_translate(t, lines, LINES, many));
+    neb__translator_close(t);
+    for (int i = 0; i < LINES; i++) {
+        int others = 0;
+        assert_string_equal(one[i], many[i * MANY]);
+        for (int k = 1; k < MANY; k++)
+            others += many[i * MANY + k] && strcmp(many[i * MANY + k], one[i]) != 0;
+        assert_true(i == 1 ? !others : others > 0);
+        neb__free(one[i]);
+        for (int k = 0; k < MANY; k++) neb__free(many[i * MANY + k]);
+    }
+    c.results = MANY + 1;
+    check_log_quiet();
+    assert_status(neb__translator_open(&m, &c, &t), NEB_ERR_CONFIG);
+    check_log_restore();
+    neb__ready_close(&m);
+    world_close(&w);
+}
+
+/* Both ends make the same targets from the same texts; what is cut off or changed on the way is refused. */
+static void texts_become_targets_at_both_ends(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_batches *stream[2];
+    struct neb_batch *b[2];
+    struct neb_tutor_texts t[2];
+    struct neb_buf item;
+    char said[2][40] = {"ein roter hund", "zwei leute rennen hier jetzt"}, *texts[2] = {said[0], said[1]};
+    world_open(&w, WORLD_STUDENT, NULL);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(neb__data_stream(&w.data, "train", 0, 1, &stream[i]));
+        assert_ok(neb__batches_batch(stream[i], &b[i]));
+        assert_ok(neb__tutor_texts_init(&t[i], &w.data, b[i]->cap_seqs));
+    }
+    neb__buf_init(&item, 1 << 20);
+    for (int step = 0; step < 20; step++) {
+        for (int i = 0; i < 2; i++) {
+            assert_ok(neb__batches_next(stream[i], b[i]));
+            assert_ok(neb__tutor_texts_plan(&t[i], b[i]));
+        }
+        for (int32_t q = 0; q < t[0].seqs; q++) assert_ok(neb__tutor_texts_set(&t[0], q, texts, 2));
+        neb__buf_clear(&item);
+        assert_ok(neb__tutor_texts_encode(&t[0], &item));
+        check_log_quiet();
+        for (size_t cut = 0; !step && cut < item.len; cut++) {
+            struct neb_reader r = {item.data, cut, false};
+            assert_ok(neb__tutor_texts_plan(&t[1], b[1]));
+            assert_true(neb__tutor_texts_decode(&t[1], &r) != NEB_OK);
+        }
+        for (size_t at = 0; !step && at < item.len; at++) { /* any answer but a crash */
+            struct neb_reader r = {item.data, item.len, false};
+            item.data[at] ^= 0x55;
+            assert_ok(neb__tutor_texts_plan(&t[1], b[1]));
+            (void)neb__tutor_texts_decode(&t[1], &r);
+            item.data[at] ^= 0x55;
+        }
+        check_log_restore();
+        struct neb_reader r = {item.data, item.len, false};
+        assert_ok(neb__tutor_texts_plan(&t[1], b[1]));
+        assert_ok(neb__tutor_texts_decode(&t[1], &r));
+        assert_int_equal(r.left, 0);
+        uint32_t before = neb__batch_check_value(b[0]);
+        for (int i = 0; i < 2; i++) {
+            assert_ok(neb__tutor_texts_apply(&t[i], b[i]));
+            assert_ok(neb__batch_check(b[i], neb__tok_vocab(w.data.tok)));
+        }
+        assert_true(neb__batch_check_value(b[0]) != before);
+        assert_int_equal(neb__batch_check_value(b[0]), neb__batch_check_value(b[1]));
+    }
+    assert_true(t[0].taken > 0 && t[0].gold == 0);
+    struct neb_buf text;
+    neb__buf_init(&text, 1000);
+    assert_ok(neb__tok_decode(w.data.tok, b[1]->side[1].ids, (size_t)b[1]->side[1].cu_seqlens[1], &text));
+    assert_ok(neb__buf_append(&text, "", 1));
+    assert_true(!strcmp((char *)text.data, said[0]) || !strcmp((char *)text.data, said[1]));
+    neb__buf_free(&text);
+    neb__buf_free(&item);
+    for (int i = 0; i < 2; i++) {
+        neb__tutor_texts_free(&t[i]);
+        neb__batch_free(b[i]);
+        neb__batches_free(stream[i]);
+    }
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +470,8 @@ int main(void)
         cmocka_unit_test(answers_depend_on_the_sequence_alone),
         cmocka_unit_test(decoders_teach),
         cmocka_unit_test(misfits_are_refused),
+        cmocka_unit_test(several_translations_of_a_line),
+        cmocka_unit_test(texts_become_targets_at_both_ends),
     };
     return cmocka_run_group_tests(tests, world_set_up, world_tear_down);
 }

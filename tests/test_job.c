@@ -159,9 +159,19 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"wan: {bits: 2}\ndistill: {teacher: t}\n", ":1: wan.bits: 8 or 4"},
         {"wan: {max_rate: -1}\n", ":1: wan.max_rate: '-1' is not a rate from 0 to"},
         {"wan: {prefer: speed}\n", ":1: wan.prefer: 'speed' is not cost or quality"},
-        {"task: causal\nsites:\n  - {name: a, role: teacher}\n  - {name: b, role: teacher}\n"
+        {"task: causal\nsites:\n  - {name: a, role: teacher}\n  - {name: b, role: student}\n"
          "  - {name: c, role: student}\n",
-         ":3: strategy tutor needs one teacher site and one student site; the job has 2 and 1"},
+         ":3: strategy tutor needs one to 16 teacher sites and one student site; the job has 1 and 2"},
+        {"task: causal\ndistill: {encoder: e}\nsites:\n  - {name: a, role: teacher}\n  - {name: b, role: "
+         "teacher}\n"
+         "  - {name: c, role: student}\n",
+         ":4: distill.encoder needs one teacher site; the job has 2"},
+        {"task: translate\ndistill: {teacher: t, sequence: greedy}\n",
+         ":2: distill.sequence: 'greedy' is not beam1"},
+        {"task: causal\ndistill: {teacher: t, sequence: beam2}\n",
+         ":2: distill.sequence: task must be translate"},
+        {"task: translate\ndistill: {teacher: t, sequence: beam2, n: 3}\n",
+         ":2: distill.n is 3; beam2 finds at most 2"},
         {"task: rtd\nprivacy: {unit: sample}\nsites:\n  - {name: a, role: generator}\n"
          "  - {name: b, role: discriminator}\n",
          ":2: privacy: strategy relay sends tokens"},

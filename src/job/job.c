@@ -143,6 +143,8 @@ static const struct neb_opt distill_table[] = {
     DISTILL(teacher, NEB_OPT_TEXT, "", NULL,
             "folder of a model for the same task: its likeliest tokens at each place are learned, too; of "
             "several: those of their mean"),
+    DISTILL(weights, NEB_OPT_TEXT, "", NULL,
+            "of several teachers, one number each: 2, 1; without it: all the same"),
     DISTILL(weight, NEB_OPT_SHARE, "0.5", NULL,
             "share of the teacher in the loss; the targets have the rest"),
     DISTILL(top_k, NEB_OPT_INT, "16", "tokens", "how many of the teacher's likeliest tokens",
@@ -155,6 +157,14 @@ static const struct neb_opt distill_table[] = {
     DISTILL(langs, NEB_OPT_TEXT, "", NULL,
             "names of the languages for a teacher with another tokenizer, where they differ: en=eng_Latn, "
             "de=deu_Latn"),
+    DISTILL(sequence, NEB_OPT_TEXT, "", NULL,
+            "strategy tutor, task translate: the student learns the teacher's translations in place of the "
+            "text's own; beam5: "
+            "found with five beams"),
+    DISTILL(n, NEB_OPT_INT, "1", "translations",
+            "sequence: how many of each sentence, the likeliest; every visit of a sentence takes one of them",
+            NEB_OPT_RANGE(1, 64)),
+    DISTILL(gold, NEB_OPT_SHARE, "0", NULL, "sequence: share of the visits with the text's own target"),
     DISTILL(encoder, NEB_OPT_TEXT, "", NULL,
             "folder of an encoder: its hidden states are learned by this model's encoder"),
     DISTILL(width, NEB_OPT_INT, "0", NULL, "of its hidden states, where it lives on another site",

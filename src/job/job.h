@@ -65,8 +65,12 @@ struct neb_job_init {
 /* Teachers: models whose answers are learned beside the targets. */
 struct neb_job_distill {
     char *teacher; /* a model folder, or several, separated by commas */
+    char *weights; /* one for each of them; NULL: all count the same */
     char *encoder, *hidden_loss;
     char *prompt, *langs; /* for a teacher with another tokenizer */
+    char *sequence;       /* "beam5": its translations are learned; NULL: not */
+    int64_t n;            /* of each sentence */
+    double gold;          /* share of visits with the text's own target */
     int64_t top_k, width;
     double weight, temperature, hidden_weight;
 };
@@ -81,6 +85,8 @@ struct neb_job_site {
     char *dial;     /* the command that dials for this site; NULL: none */
     int64_t layers; /* pipeline: of the model, behind those of the sites before; 0: as the work divides */
     int64_t last_layers; /* pipeline, the first site: it has the last ones, too; 0: the last site has them */
+    char *teacher;       /* tutor: the models of this teacher's site; NULL: distill.teacher */
+    double weight;       /* tutor: of this teacher's site among several */
     enum neb_site_role does;
 };
 
@@ -167,6 +173,8 @@ bool neb__job_has(const struct neb_job *j,
                   const struct neb_job_data *d); /* a corpus of this process's site */
 /* Which share of the text the site `at` draws, among how many: the sites that train divide it. */
 void neb__job_share(const struct neb_job *j, int64_t *share, int64_t *shares);
+/* Beams that distill.sequence asks for; 0: none, or it is no such word. */
+int64_t neb__job_beams(const struct neb_job *j);
 const char *neb__strategy_name(enum neb_strategy s);
 const char *neb__role_name(enum neb_site_role r);
 

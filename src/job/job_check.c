@@ -3,6 +3,7 @@
 #include "job/job.h"
 #include "codec/codec.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- task and model ------------------------------------------------------------------------------------ */
@@ -87,11 +88,39 @@ neb_status neb__job_check_train(const struct neb_job *j, const char *section, co
     return check_schedule(j, section, t);
 }
 
+int64_t neb__job_beams(const struct neb_job *j)
+{
+    const char *text = j->distill.sequence;
+    char *end;
+    if (!text || strncmp(text, "beam", 4) != 0 || text[4] < '1' || text[4] > '9') return 0;
+    long n = strtol(text + 4, &end, 10);
+    return *end || n > 64 ? 0 : n;
+}
+
+static neb_status check_sequence(const struct neb_job *j)
+{
+    int64_t beams = neb__job_beams(j);
+    if (!beams)
+        return neb__doc_fail(&j->doc, "distill.sequence",
+                             "distill.sequence: '%s' is not beam1, beam5 … beam64", j->distill.sequence);
+    if (!j->distill.teacher)
+        return neb__doc_fail(&j->doc, "distill.sequence",
+                             "distill.sequence: set distill.teacher to the model that translates");
+    if (j->objective->sides != 2)
+        return neb__doc_fail(&j->doc, "distill.sequence", "distill.sequence: task must be translate, not %s",
+                             j->task);
+    if (j->distill.n > beams)
+        return neb__doc_fail(&j->doc, "distill.n",
+                             "distill.n is %" PRId64 "; %s finds at most %" PRId64 " translations",
+                             j->distill.n, j->distill.sequence, beams);
+    return NEB_OK;
+}
+
 static neb_status check_distill(const struct neb_job *j)
 {
     if ((j->distill.teacher || j->distill.encoder) && !j->objective->distils)
         return neb__doc_fail(&j->doc, "distill", "distill: not for task %s", j->task);
-    return NEB_OK;
+    return j->distill.sequence ? check_sequence(j) : NEB_OK;
 }
 
 /* The method is a list, whose words a table cannot check. */

@@ -6,6 +6,7 @@
  * line. */
 #include "job/job.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,11 @@ const struct neb_opt neb__job_site_options[] = {
             "strategy pipeline: how many layers of the model it has, behind those of the sites before it; 0: "
             "as the work divides",
             NEB_OPT_RANGE(0, 1e6)),
+    NEB_OPT(struct neb_job_site, teacher, NEB_OPT_TEXT, "", NULL,
+            "strategy tutor, a site with role teacher: its model folder, or several; empty: distill.teacher"),
+    NEB_OPT(struct neb_job_site, weight, NEB_OPT_REAL, "1", NULL,
+            "strategy tutor, a site with role teacher: of its answers among those of several such sites",
+            NEB_OPT_ABOVE(0, 1e6)),
     NEB_OPT(
         struct neb_job_site, last_layers, NEB_OPT_INT, "0", NULL,
         "strategy pipeline, the first site: how many of the last layers it has, too, so that a tied token "
@@ -215,12 +221,16 @@ static neb_status check_relay(const struct neb_job *j)
 static neb_status check_tutor(const struct neb_job *j)
 {
     int t = count(j, NEB_ROLE_TEACHER), s = count(j, NEB_ROLE_STUDENT);
-    if (t != 1 || s != 1)
+    if (t < 1 || t > 16 || s != 1)
         return neb__doc_fail(
             &j->doc, "sites",
-            "strategy tutor needs one teacher site and one student site; the job has %d and %d (for several "
-            "teachers at one site: distill.teacher: [A, B])",
-            t, s);
+            "strategy tutor needs one to 16 teacher sites and one student site; the job has %d and %d", t, s);
+    if (t > 1 && (j->distill.encoder || j->distill.sequence))
+        return neb__doc_fail(&j->doc, "sites",
+                             "%s needs one teacher site; the job has %d: only likeliest tokens "
+                             "(distill.teacher, sites[].teacher) "
+                             "come from several",
+                             j->distill.encoder ? "distill.encoder" : "distill.sequence", t);
     if (j->objective->distils) return NEB_OK;
     char names[128];
     return neb__doc_fail(&j->doc, "task",
@@ -373,6 +383,19 @@ static neb_status check_tokenizer(const struct neb_job *j)
     return NEB_OK;
 }
 
+/* sites[].teacher takes the place of distill.teacher there. Elsewhere it only says that there is one. */
+static neb_status settle_teacher(struct neb_job *j)
+{
+    const char *folders = j->site[j->at].teacher;
+    for (int i = 0; !folders && !j->distill.teacher && i < j->n_sites; i++) folders = j->site[i].teacher;
+    if (!folders) return NEB_OK;
+    char *copy = neb__strdup(folders);
+    if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a job");
+    neb__free(j->distill.teacher);
+    j->distill.teacher = copy;
+    return NEB_OK;
+}
+
 neb_status neb__job_at(struct neb_job *j, const char *site)
 {
     int at = -1;
@@ -383,6 +406,7 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
     snprintf(own, sizeof own, "sites[%d].parallel", at);
     NEB_TRY(neb__doc_bind(&j->doc, own, neb__job_parallel_options, &j->parallel, NULL));
     j->at = at;
+    NEB_TRY(settle_teacher(j));
     neb__job_prefer_own_layout(j);
     int mine = 0;
     for (int i = 0; i < j->n_data; i++)
@@ -423,7 +447,8 @@ static bool is_local(const char *path)
     if (!strncmp(path, "data[", 5) && rest) return !strcmp(rest, "].file") || !strcmp(rest, "].second");
     if (strncmp(path, "sites[", 6) || !rest) return false;
     return !strcmp(rest, "].folder") || !strcmp(rest, "].listen") || !strcmp(rest, "].proxy") ||
-           !strcmp(rest, "].dial") || !strncmp(rest, "].train.", 8) || !strncmp(rest, "].parallel.", 11);
+           !strcmp(rest, "].dial") || !strcmp(rest, "].teacher") || !strncmp(rest, "].train.", 8) ||
+           !strncmp(rest, "].parallel.", 11);
 }
 
 static int by_path(const void *a, const void *b)

@@ -72,6 +72,7 @@ struct neb_search {
     const int32_t *most;  /* (prompts) a limit for each prompt, up to max_new; NULL: max_new. Copied */
     int32_t eos;          /* token that ends a sequence; negative: no token does */
     int32_t beams;        /* 0 or 1: greedy or sampled */
+    int32_t results;      /* of each prompt, best first, at most `beams`; 0: 1 */
     float length_penalty; /* beams: a finished sequence scores log p / length^this; 1 usually, 0: log p */
     float temperature;    /* 0: the likeliest token */
     int32_t top_k;        /* sampling: draw from the k likeliest; 0: from all */
@@ -83,8 +84,8 @@ struct neb_search {
 };
 
 /* Continues `count` prompts: prompt i is prompt[starts[i]] … prompt[starts[i + 1] - 1], at least one token
- * (of an encoder-decoder: its start token). out is (count, max_new); lengths (count) give the tokens written
- * for each prompt, without the end token. */
+ * (of an encoder-decoder: its start token). out is (count, results, max_new); lengths (count, results) give the
+ * tokens written, without the end token; -1 behind the first: fewer results were found. */
 neb_status neb__decoding_generate(struct neb_decoding *d, const struct neb_search *how,
                                   const struct neb_model_input_side *source, int32_t count,
                                   const int32_t *prompt, const int32_t *starts, int32_t *out,

@@ -24,10 +24,10 @@ struct neb_searching {
     struct neb_search copy;
     const struct neb_search *how; /* the copy */
     struct neb_decoding *d;
-    int32_t count, beams, seqs, vocab;
+    int32_t count, beams, results, seqs, vocab;
     int32_t *tokens, *other; /* (seqs, max_new) tokens of unfinished sequences; and room to reorder them */
     double *score;           /* (seqs) */
-    double *best;            /* (count) score of the result, length penalty included */
+    double *best;            /* (count, results) scores of the results, length penalty included, best first */
     int32_t *most;           /* (count) tokens, at most */
     bool *done;              /* (count) */
     int32_t *ended;          /* (count) sequences that reached their end */
@@ -151,12 +151,19 @@ static int32_t best_continuations(struct neb_searching *s, int32_t i, int32_t at
 static void take_result(struct neb_searching *s, int32_t i, int32_t seq, double score, int32_t length,
                         int32_t scored)
 {
-    double final = with_length(s, score, scored);
-    if (final <= s->best[i]) return;
-    s->best[i] = final;
-    s->lengths[i] = length;
-    memcpy(s->out + (int64_t)i * s->how->max_new, s->tokens + (int64_t)seq * s->how->max_new,
-           (size_t)length * sizeof *s->out);
+    const int64_t width = s->how->max_new, first = (int64_t)i * s->results;
+    double final = with_length(s, score, scored), *best = s->best + first;
+    int32_t at = s->results - 1;
+    if (final <= best[at]) return;
+    for (; at > 0 && final > best[at - 1]; at--) { /* worse ones move down */
+        best[at] = best[at - 1];
+        s->lengths[first + at] = s->lengths[first + at - 1];
+        memcpy(s->out + (first + at) * width, s->out + (first + at - 1) * width,
+               (size_t)width * sizeof *s->out);
+    }
+    best[at] = final;
+    s->lengths[first + at] = length;
+    memcpy(s->out + (first + at) * width, s->tokens + seq * width, (size_t)length * sizeof *s->out);
 }
 
 static void choose_beams(struct neb_searching *s, int32_t at, int32_t i)
@@ -186,7 +193,8 @@ static void choose_beams(struct neb_searching *s, int32_t at, int32_t i)
     double reach =
         with_length(s, s->score[first],
                     s->most[i]); /* sums are negative, so the largest length gives the best quotient */
-    s->done[i] = kept == 0 || reach <= s->best[i] || s->ended[i] >= s->beams;
+    const double worst = s->best[(int64_t)(i + 1) * s->results - 1];
+    s->done[i] = kept == 0 || reach <= worst || s->ended[i] >= s->beams;
 }
 
 static neb_status step_beams(struct neb_searching *s, int32_t at)
@@ -203,7 +211,8 @@ static neb_status step_beams(struct neb_searching *s, int32_t at)
     s->other = swap;
     for (int32_t i = 0; i < s->count; i++) {
         if (s->done[i] || at + 1 < s->most[i]) continue;
-        take_result(s, i, i * s->beams, s->score[i * s->beams], at + 1, at + 1);
+        for (int32_t q = i * s->beams; q < i * s->beams + s->results; q++)
+            if (isfinite(s->score[q])) take_result(s, i, q, s->score[q], at + 1, at + 1);
         s->done[i] = true;
     }
     return neb__decoding_reorder(s->d, s->from);
@@ -257,8 +266,9 @@ neb_status neb__search_step(struct neb_searching *s, bool *done)
 
 static neb_status check(const struct neb_search *how, int32_t count, const int32_t *starts)
 {
-    if (how->max_new < 1 || how->beams < 0 || how->beams > 1024 || how->top_k < 0 ||
-        !(how->temperature >= 0) || !isfinite(how->length_penalty) || how->length_penalty < 0 || count < 1)
+    if (how->max_new < 1 || how->beams < 0 || how->beams > 1024 || how->top_k < 0 || how->results < 0 ||
+        how->results > (how->beams > 1 ? how->beams : 1) || !(how->temperature >= 0) ||
+        !isfinite(how->length_penalty) || how->length_penalty < 0 || count < 1)
         return neb__fail(
             NEB_ERR_INVALID,
             "a search for %d tokens of %d prompts with %d beams, temperature %g and length penalty %g is not "
@@ -279,7 +289,8 @@ static neb_status make_room(struct neb_searching *s)
     s->tokens = NEB_NEW_ARRAY(int32_t, seqs * width);
     s->other = NEB_NEW_ARRAY(int32_t, seqs * width);
     s->score = NEB_NEW_ARRAY(double, seqs);
-    s->best = NEB_NEW_ARRAY(double, (size_t)s->count);
+    const size_t results = (size_t)s->count * (size_t)s->results;
+    s->best = NEB_NEW_ARRAY(double, results);
     s->most = NEB_NEW_ARRAY(int32_t, (size_t)s->count);
     s->done = NEB_NEW_ARRAY(bool, (size_t)s->count);
     s->ended = NEB_NEW_ARRAY(int32_t, (size_t)s->count);
@@ -290,8 +301,11 @@ static neb_status make_room(struct neb_searching *s)
     if (!s->tokens || !s->other || !s->score || !s->best || !s->most || !s->done || !s->ended || !s->next ||
         !s->from || !s->one || !s->top)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a search over %d sequences", s->seqs);
-    for (int32_t i = 0; i < s->count; i++) {
+    for (size_t i = 0; i < results; i++) {
         s->best[i] = -INFINITY;
+        s->lengths[i] = i % (size_t)s->results ? -1 : 0;
+    }
+    for (int32_t i = 0; i < s->count; i++) {
         s->most[i] = s->how->most ? s->how->most[i] : s->how->max_new;
     }
     s->copy.most = NULL; /* it belongs to the caller */
@@ -321,7 +335,6 @@ static neb_status begin(struct neb_searching *s, const struct neb_model_input_si
     int32_t longest = 0, most = 1 << 24;
     for (int32_t i = 0; i < s->count; i++)
         if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
-    memset(s->lengths, 0, (size_t)s->count * sizeof *s->lengths);
     NEB_TRY(make_room(s));
     NEB_TRY(neb__decoding_start_short(s->d, s->seqs,
                                       longest + (s->how->max_new < most ? s->how->max_new : most), source));
@@ -349,6 +362,7 @@ neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *ho
                                 .d = d,
                                 .count = count,
                                 .beams = beams,
+                                .results = how->results > 1 ? how->results : 1,
                                 .seqs = count * beams,
                                 .vocab = (int32_t)neb__decoding_vocab(d),
                                 .out = out,

@@ -104,6 +104,7 @@ static neb_status add_teacher(struct neb_buf *text, const struct neb_split_site 
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, true, batches));
     if (d->prompt || d->langs)
         NEB_TRY(neb__buf_printf(text, "%s|%s\n", d->prompt ? d->prompt : "", d->langs ? d->langs : ""));
+    if (d->sequence) NEB_TRY(neb__buf_printf(text, "%s %" PRId64 " %g\n", d->sequence, d->n, d->gold));
     return neb__buf_printf(text, "%d %d %" PRId64 " %" PRId64 "\n", s->shape.k, s->shape.width,
                            s->job->wan.bits, s->job->wan.cache);
 }
@@ -204,7 +205,7 @@ struct place {
 static neb_status find_journal(const struct neb_split_site *s, uint32_t number, struct place *p)
 {
     const struct neb_job *j = s->job;
-    const char *recorded = j->wan.recorded;
+    const char *recorded = *s->record ? s->record : NULL;
     int n;
     if (recorded)
         n = snprintf(p->dir, sizeof p->dir, "%s", recorded);
@@ -251,7 +252,8 @@ static neb_status go_on(struct neb_split_site *s, const struct place *p, uint64_
 neb_status neb__split_run_begin(struct neb_split_site *s, uint32_t number, uint64_t mark)
 {
     struct place p;
-    if (snprintf(s->run_path, sizeof s->run_path, "%s/stream.run", s->job->out) >= (int)sizeof s->run_path)
+    if (snprintf(s->run_path, sizeof s->run_path, "%s/stream%s.run", s->job->out,
+                 s->produces ? "" : s->label) >= (int)sizeof s->run_path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", s->job->out);
     s->run_known = s->produces || (mark && read_tag(s->run_path, &s->run));
     if (!s->produces) return NEB_OK;

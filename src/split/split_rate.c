@@ -52,7 +52,8 @@ static double tutor_bytes(const struct neb_split_site *s, const struct neb_tutor
     double predicted = s->job->objective->masks ? s->job->train.mask : 1;
     double logits = s->shape.k ? c->k * (1.25 + c->bits / 8.0) + 4 : 0;
     double states = s->shape.width ? s->shape.width * c->hidden_bits / 8.0 + 4 : 0;
-    return predicted * logits + states;
+    double texts = s->job->distill.sequence ? 4 : 0; /* of a token, packed */
+    return predicted * logits + states + texts;
 }
 
 static void name_code(const struct neb_split_site *s, const struct neb_tutor_code *c, char *out, size_t size)

@@ -15,6 +15,7 @@
 #include "codec/codec.h"
 #include "codec/stream.h"
 #include "run/stream.h"
+#include "task/teacher.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -118,7 +119,8 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-static neb_status find_other(struct neb_split_site *s)
+/* number: of several teachers. */
+static neb_status find_other(struct neb_split_site *s, int number)
 {
     static const enum neb_site_role facing[] = {[NEB_ROLE_GENERATOR] = NEB_ROLE_DISCRIMINATOR,
                                                 [NEB_ROLE_DISCRIMINATOR] = NEB_ROLE_GENERATOR,
@@ -126,8 +128,8 @@ static neb_status find_other(struct neb_split_site *s)
                                                 [NEB_ROLE_STUDENT] = NEB_ROLE_TEACHER};
     int found = 0;
     for (int i = 0; i < s->job->n_sites; i++)
-        if (s->job->site[i].does == facing[s->role]) s->other = s->job->site[i].name, found++;
-    if (found == 1) return NEB_OK;
+        if (s->job->site[i].does == facing[s->role] && found++ == number) s->other = s->job->site[i].name;
+    if (found == 1 || (s->role == NEB_ROLE_STUDENT && s->other)) return NEB_OK;
     return neb__doc_fail(&s->job->doc, "sites", "strategy %s needs one %s site; the job has %d",
                          neb__strategy_name(s->job->plan), neb__role_name(facing[s->role]), found);
 }
@@ -137,7 +139,7 @@ static neb_status make_shape(struct neb_split_site *s, const struct neb_data *da
     const struct neb_job *j = s->job;
     const struct neb_job_distill *d = &j->distill;
     s->shape = (struct neb_tutor_shape){.vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
-    if (d->teacher) s->shape.k = (int32_t)d->top_k;
+    if (d->teacher && !(d->sequence && d->weight == 0)) s->shape.k = (int32_t)d->top_k; /* else text alone */
     if (d->encoder) s->shape.width = (int32_t)d->width;
     if (j->plan != NEB_STRATEGY_TUTOR) return NEB_OK;
     if (!d->teacher && !d->encoder)
@@ -169,27 +171,42 @@ static neb_status open_student(struct neb_split_site *s, const struct neb_data *
     status = neb__batches_batch(stream, &b);
     neb__batches_free(stream);
     NEB_TRY(status);
-    status = neb__student_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->student);
+    status = neb__student_open(s, data, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->student);
     neb__batch_free(b);
     struct neb_teacher t = {.ask = neb__student_ask, .arg = s};
     s->links.logits = s->links.hidden = t;
     s->links.logits.k = s->shape.k;
     s->links.hidden.width = s->shape.width;
+    if (s->job->distill.sequence) s->links.retarget = neb__student_retarget, s->links.retarget_arg = s;
     if (!s->shape.k) s->links.logits.ask = NULL;
     if (!s->shape.width) s->links.hidden.ask = NULL;
     return status;
 }
 
-static neb_status open_all(struct neb_split_site *s, const struct neb_data *data)
+/* Several teachers: each has its files. */
+static neb_status name_files(struct neb_split_site *s)
 {
-    NEB_TRY(find_other(s));
+    const struct neb_job *j = s->job;
+    const char *teacher = s->produces ? j->site[j->at].name : s->other;
+    int n = 0;
+    if (neb__split_teachers(j) > 1) snprintf(s->label, sizeof s->label, ".%.60s", teacher);
+    if (j->wan.recorded)
+        n = snprintf(s->record, sizeof s->record, *s->label ? "%s/%s" : "%s", j->wan.recorded, teacher);
+    return n < (int)sizeof s->record ? NEB_OK
+                                     : neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", j->wan.recorded);
+}
+
+static neb_status open_all(struct neb_split_site *s, const struct neb_data *data, int number)
+{
+    NEB_TRY(find_other(s, number));
     NEB_TRY(make_shape(s, data));
+    NEB_TRY(name_files(s));
     if (s->role == NEB_ROLE_GENERATOR) s->links.relay = (struct neb_relay_ends){.give = give, .arg = s};
     if (s->role == NEB_ROLE_DISCRIMINATOR) s->links.relay = (struct neb_relay_ends){.take = take, .arg = s};
     return s->role == NEB_ROLE_STUDENT ? open_student(s, data) : neb__split_identify(s, data);
 }
 
-neb_status neb__split_open(const struct neb_job *job, const struct neb_data *data,
+static neb_status open_end(const struct neb_job *job, const struct neb_data *data, int number,
                            struct neb_split_site **out)
 {
     struct neb_split_site *s = NEB_NEW(struct neb_split_site);
@@ -198,7 +215,7 @@ neb_status neb__split_open(const struct neb_job *job, const struct neb_data *dat
     s->role = job->site[job->at].does;
     s->produces = s->role == NEB_ROLE_GENERATOR || s->role == NEB_ROLE_TEACHER;
     neb__buf_init(&s->item, NEB_STREAM_ITEM_MAX);
-    neb_status status = open_all(s, data);
+    neb_status status = open_all(s, data, number);
     if (status != NEB_OK) {
         neb__split_close(s);
         return status;
@@ -207,9 +224,56 @@ neb_status neb__split_open(const struct neb_job *job, const struct neb_data *dat
     return NEB_OK;
 }
 
+int neb__split_teachers(const struct neb_job *job)
+{
+    int n = 0;
+    for (int i = 0; i < job->n_sites; i++) n += job->site[i].does == NEB_ROLE_TEACHER;
+    return n;
+}
+
+/* The answers of several ends become those of one teacher. */
+static neb_status mix_ends(struct neb_split_site *first)
+{
+    struct neb_teacher members[NEB_JOB_SITES];
+    double weights[NEB_JOB_SITES];
+    const struct neb_job *j = first->job;
+    int n = 0;
+    for (struct neb_split_site *s = first; s; s = s->next) {
+        for (int i = 0; i < j->n_sites; i++)
+            if (!strcmp(j->site[i].name, s->other)) weights[n] = j->site[i].weight;
+        members[n++] = s->links.logits;
+    }
+    NEB_TRY(neb__teacher_mix_open(members, weights, n, (int)j->train.threads,
+                                  neb__student_targets(first->student), &first->mix));
+    first->links.logits = first->mix;
+    first->links.logits.close = NULL;
+    return NEB_OK;
+}
+
+neb_status neb__split_open(const struct neb_job *job, const struct neb_data *data,
+                           struct neb_split_site **out)
+{
+    struct neb_split_site *first = NULL, **last = &first;
+    const int ends = job->site[job->at].does == NEB_ROLE_STUDENT ? neb__split_teachers(job) : 1;
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < ends; i++) {
+        status = open_end(job, data, i, last);
+        if (status == NEB_OK) last = &(*last)->next;
+    }
+    if (status == NEB_OK && first && first->next) status = mix_ends(first);
+    if (status != NEB_OK) {
+        neb__split_close(first);
+        return status;
+    }
+    *out = first;
+    return NEB_OK;
+}
+
 void neb__split_close(struct neb_split_site *s)
 {
     if (!s) return;
+    if (s->mix.close) s->mix.close(s->mix.arg);
+    neb__split_close(s->next);
     neb_stream_close(s->stream);
     neb__student_close(s->student);
     neb__buf_free(&s->item);
@@ -233,7 +297,7 @@ static neb_status check_record(const struct neb_split_site *s)
     if (held >= wanted) return NEB_OK;
     return neb__doc_fail(&s->job->doc, "wan.recorded",
                          "wan.recorded: %s holds %" PRIu64 " batches, but %" PRId64 " steps need %" PRIu64,
-                         s->job->wan.recorded, held, t->steps, wanted);
+                         s->record, held, t->steps, wanted);
 }
 
 neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint64_t mark, const char *out)
@@ -245,14 +309,14 @@ neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint
                                   .mark = mark,
                                   .items = window,
                                   .bytes = 64 << 20};
-    if (s->job->wan.recorded) c.site = NULL, c.folder = s->job->wan.recorded;
+    if (*s->record) c.site = NULL, c.folder = s->record;
     s->saved[0].mark = s->saved[1].mark = mark;
     NEB_TRY(neb__split_run_begin(s, c.number, mark));
     if (s->student) NEB_TRY(neb__student_start(s->student, mark, out));
     NEB_TRY(neb_stream_open(session, &c, &s->stream));
     NEB_TRY(check_record(s));
     neb_stream_get_status(s->stream, &s->seen);
-    return NEB_OK;
+    return s->next ? neb__split_start(s->next, session, mark, out) : NEB_OK;
 }
 
 /* ---- between the steps --------------------------------------------------------------------------------- */
@@ -270,21 +334,30 @@ bool neb__split_repeats(struct neb_split_site *s, uint64_t next)
     return s->produces && next <= st.last;
 }
 
-neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop)
+static neb_status wait_for(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop,
+                           struct neb_split_site *first)
 {
     for (;;) {
         neb__split_regulate(s);
         neb_status status = neb__stream_ready(s->stream, n, slice);
         if (status != NEB_ERR_TIMEOUT) return status;
         if (*stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
-        idle(s);
+        idle(first);
     }
+}
+
+neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop)
+{
+    for (struct neb_split_site *end = s; end; end = end->next) NEB_TRY(wait_for(end, n, stop, s));
+    return NEB_OK;
 }
 
 neb_status neb__split_saving(struct neb_split_site *s)
 {
     if (s->produces) return neb_stream_sync(s->stream, -1);
-    return s->student ? neb__student_sync(s->student) : NEB_OK;
+    for (struct neb_split_site *end = s; end && end->student; end = end->next)
+        NEB_TRY(neb__student_sync(end->student));
+    return NEB_OK;
 }
 
 void neb__split_saved(struct neb_split_site *s, struct neb_ckpt_writer *writer, int64_t step, uint64_t mark)
@@ -294,10 +367,12 @@ void neb__split_saved(struct neb_split_site *s, struct neb_ckpt_writer *writer, 
     neb__ckpt_writer_report(writer, &r);
     /* put() has waited for the checkpoint before this one.
      * If that one is on disk, items up to saved[0].mark are covered twice. */
-    if (r.last_step >= s->saved[1].step) (void)neb_stream_retain(s->stream, s->saved[0].mark);
-    s->saved[0] = s->saved[1];
-    s->saved[1].step = step;
-    s->saved[1].mark = mark;
+    for (; s; s = s->next) {
+        if (r.last_step >= s->saved[1].step) (void)neb_stream_retain(s->stream, s->saved[0].mark);
+        s->saved[0] = s->saved[1];
+        s->saved[1].step = step;
+        s->saved[1].mark = mark;
+    }
 }
 
 neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic_t *stop)
@@ -311,7 +386,8 @@ neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic
             neb__warn("site '%s' could not be told that this site has finished; stop it there by hand if it "
                       "goes on",
                       s->other);
-        return end == NEB_ERR_TIMEOUT ? NEB_OK : end;
+        if (end != NEB_ERR_TIMEOUT && end != NEB_OK) return end;
+        return s->next ? neb__split_finish(s->next, stop) : NEB_OK;
     }
     for (;;) {
         neb_status end = neb_stream_drain(s->stream, slice);
@@ -336,4 +412,8 @@ void neb__split_describe(struct neb_split_site *s, char *out, size_t size)
     if (s->table && n > 0 && (size_t)n < size)
         snprintf(out + n, size - (size_t)n, "; %.2f MB of embeddings", (double)s->table_bytes / 1e6);
     if (s->student && n > 0 && (size_t)n < size) neb__student_describe(s->student, out + n, size - (size_t)n);
+    size_t used = strlen(out);
+    if (!s->next || used + 40 > size) return;
+    used += (size_t)snprintf(out + used, size - used, "; from %.30s ", s->next->other);
+    if (used < size) neb__split_describe(s->next, out + used, size - used);
 }

@@ -5,7 +5,8 @@
  *
  * Both sites draw the same batches in the same order. So item n of the stream is about batch n and needs no
  * text. The number of batches that a checkpoint covers is its mark in the stream. The site that sends the
- * items (generator, teacher) `produces`; the other one receives them. A successful open owes a close. */
+ * items (generator, teacher) `produces`; the other one receives them. A student with several teacher sites has such an end for
+ * each; the functions below see to all of them. A successful open owes a close. */
 #ifndef NEB_SPLIT_SPLIT_SITE_H
 #define NEB_SPLIT_SPLIT_SITE_H
 
@@ -31,7 +32,11 @@ struct neb_split_code {
 struct neb_split_site {
     const struct neb_job *job;
     enum neb_site_role role;
-    const char *other; /* the other site's name */
+    const char *other;           /* the other site's name */
+    struct neb_split_site *next; /* a student's end of the next teacher's stream; NULL: no further one */
+    char label[80];         /* ".NAME" of the teacher in names of files, where there are several; else "" */
+    char record[PATH_MAX];  /* in place of the other site; "": none */
+    struct neb_teacher mix; /* of the first end, where there are several: their answers as one */
     bool produces;
     neb_stream *stream;          /* NULL until start */
     struct neb_step_links links; /* for neb__work_open() */
@@ -63,7 +68,8 @@ struct neb_split_site {
 /* Finds the other site, and the shape of the answers. After it `links` is ready. NEB_ERR_CONFIG */
 neb_status neb__split_open(const struct neb_job *job, const struct neb_data *data,
                            struct neb_split_site **out);
-void neb__split_close(struct neb_split_site *s); /* NULL is fine */
+int neb__split_teachers(const struct neb_job *job); /* sites that teach */
+void neb__split_close(struct neb_split_site *s);    /* NULL is fine */
 
 /* Shares a table of embeddings (neb__work_table(); NULL: nothing), after neb__work_open() and before start.
  *   NEB_ERR_NOMEM; NEB_ERR_CONFIG: the table is too large for an item */
@@ -109,13 +115,19 @@ void neb__split_describe(struct neb_split_site *s, char *out, size_t size);
 
 /* student.c: the answers that a student learns from, out of the stream or the cache.
  * A successful open owes a close. */
-neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t targets, int32_t rows,
-                             struct neb_student **out);
+neb_status neb__student_open(struct neb_split_site *s, const struct neb_data *data, int32_t seqs,
+                             int32_t targets, int32_t rows, struct neb_student **out);
 neb_status neb__student_start(struct neb_student *p, uint64_t mark, const char *out);
 neb_status neb__student_ask(void *split_site, const struct neb_batch *b, struct neb_teacher_answer *out);
+/* Gives a batch the targets that the teacher's texts say (tutor_texts.h); before the batch is asked about. */
+neb_status neb__student_retarget(void *split_site, struct neb_batch *b);
+int32_t neb__student_targets(const struct neb_student *p); /* rows of the largest batch */
 neb_status neb__student_sync(struct neb_student *p);
 void neb__student_describe(const struct neb_student *p, char *out, size_t size);
 void neb__student_close(struct neb_student *p); /* NULL is fine */
+
+/* Hash of what answers and texts depend on beside the sequence: teachers and coding. */
+neb_status neb__student_identity(const struct neb_split_site *s, struct neb_hash *out);
 
 /* True: a student whose cache has `bytes` keeps one answer more. Both sites decide by it. */
 bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t answer);

@@ -8,12 +8,20 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "run/stream.h"
 #include "store/keyed_file.h"
 #include "split/split_site.h"
+#include "split/tutor_texts.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+
+/* The rest of an item, behind the texts. */
+struct neb_tutor_waiting {
+    int64_t step;
+    struct neb_buf bytes;
+};
 
 struct neb_student {
     struct neb_split_site *split;
@@ -24,6 +32,9 @@ struct neb_student {
     int64_t step; /* the batch whose answers lie in the room; -1: no batch yet */
     int64_t cached, missing;
     struct neb_buf entry;
+    struct neb_tutor_texts texts; /* distill.sequence */
+    struct neb_tutor_waiting
+        *wait; /* (micro) items of batches that have their targets and not yet their answers */
 };
 
 bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t answer)
@@ -32,8 +43,22 @@ bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t answer
            bytes + NEB_STUDENT_ENTRY + answer <= (uint64_t)job->wan.cache;
 }
 
-neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t targets, int32_t rows,
-                             struct neb_student **out)
+static neb_status open_texts(struct neb_student *p, const struct neb_data *data, int32_t seqs)
+{
+    const int64_t micro = p->split->job->train.micro;
+    if (!p->split->job->distill.sequence) return NEB_OK;
+    NEB_TRY(neb__tutor_texts_init(&p->texts, data, seqs));
+    p->wait = NEB_NEW_ARRAY(struct neb_tutor_waiting, (size_t)micro);
+    if (!p->wait) return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " items", micro);
+    for (int64_t i = 0; i < micro; i++) {
+        p->wait[i].step = -1;
+        neb__buf_init(&p->wait[i].bytes, NEB_STREAM_ITEM_MAX);
+    }
+    return NEB_OK;
+}
+
+neb_status neb__student_open(struct neb_split_site *s, const struct neb_data *data, int32_t seqs,
+                             int32_t targets, int32_t rows, struct neb_student **out)
 {
     struct neb_student *p = NEB_NEW(struct neb_student);
     if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for a student");
@@ -44,6 +69,7 @@ neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t tar
     p->rows = rows;
     neb__buf_init(&p->entry, NEB_KEYED_FILE_ENTRY_MAX + 1);
     neb_status status = neb__tutor_plan_init(&p->plan, seqs);
+    if (status == NEB_OK) status = open_texts(p, data, seqs);
     size_t logits = (size_t)targets * (size_t)shape->k, states = (size_t)rows * (size_t)shape->width;
     if (status == NEB_OK && shape->k) {
         p->room.ids = NEB_NEW_ARRAY(int32_t, logits);
@@ -60,8 +86,7 @@ neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t tar
     return NEB_OK;
 }
 
-/* An answer depends on the sequence, on the teachers and on the coding. This hash names the last two. */
-static neb_status identity(const struct neb_split_site *s, struct neb_hash *out)
+neb_status neb__student_identity(const struct neb_split_site *s, struct neb_hash *out)
 {
     char text[10000];
     const struct neb_job_distill *d = &s->job->distill;
@@ -69,6 +94,9 @@ static neb_status identity(const struct neb_split_site *s, struct neb_hash *out)
     const char *encoder = d->encoder ? d->encoder : "";
     int n = snprintf(text, sizeof text, "%.9000s %.500s %d %d %d %u", teacher, encoder, s->shape.k,
                      s->shape.width, (int)s->job->wan.bits, s->shape.vocabulary);
+    if (*s->label && n < (int)sizeof text) n += snprintf(text + n, sizeof text - (size_t)n, " %s", s->label);
+    if (d->sequence && n < (int)sizeof text)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %.20s %" PRId64, d->sequence, d->n);
     return neb__hash(text, (size_t)n, out);
 }
 
@@ -77,9 +105,10 @@ neb_status neb__student_start(struct neb_student *p, uint64_t mark, const char *
     char path[PATH_MAX];
     struct neb_hash of;
     if (p->split->job->wan.cache <= 0) return NEB_OK;
-    if (snprintf(path, sizeof path, "%s/lessons.cache", out) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/lessons%s.cache", out, p->split->label) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %s", out);
-    NEB_TRY(identity(p->split, &of));
+    NEB_TRY(neb__student_identity(p->split, &of));
+    if (p->wait) NEB_TRY(neb__tutor_texts_open(&p->texts, out, &of, mark));
     return neb__keyed_file_open(path, &of, mark, &p->cache);
 }
 
@@ -87,6 +116,9 @@ void neb__student_close(struct neb_student *p)
 {
     if (!p) return;
     neb__keyed_file_close(p->cache);
+    neb__tutor_texts_free(&p->texts);
+    for (int64_t i = 0; p->wait && i < p->split->job->train.micro; i++) neb__buf_free(&p->wait[i].bytes);
+    neb__free(p->wait);
     neb__tutor_plan_free(&p->plan);
     neb__buf_free(&p->entry);
     neb__free(p->room.ids);
@@ -134,6 +166,40 @@ static neb_status recall(struct neb_student *p, const struct neb_tutor_seq *q)
     return status;
 }
 
+/* The item about a batch, without its tag. */
+static neb_status next_item(struct neb_split_site *s, const struct neb_batch *b, const void **bytes,
+                            size_t *n)
+{
+    uint64_t item;
+    NEB_TRY(neb_stream_get(s->stream, -1, bytes, n, &item));
+    NEB_TRY(neb__split_item_open(s, item, bytes, n));
+    if (item == (uint64_t)b->step + 1) return NEB_OK;
+    return neb__fail(NEB_ERR_STATE, "expected the answers to batch %" PRId64 ", got those to batch %" PRIu64,
+                     b->step + 1, item);
+}
+
+neb_status neb__student_retarget(void *arg, struct neb_batch *b)
+{
+    struct neb_split_site *s = arg;
+    struct neb_student *p = s->student;
+    struct neb_tutor_waiting *w = &p->wait[b->step % s->job->train.micro];
+    const void *bytes;
+    size_t n;
+    NEB_TRY(next_item(s, b, &bytes, &n));
+    struct neb_reader r = {bytes, n, false};
+    if (neb__read32(&r) != neb__batch_check_value(b))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the teacher's site has drawn another batch: data, tokenizer, seed, train.tokens, "
+                         "train.max_len and train.mask must be the same at both sites");
+    NEB_TRY(neb__tutor_texts_plan(&p->texts, b));
+    NEB_TRY(neb__tutor_texts_decode(&p->texts, &r));
+    NEB_TRY(neb__tutor_texts_keep(&p->texts, (uint64_t)b->step + 1));
+    neb__buf_clear(&w->bytes);
+    NEB_TRY(neb__buf_append(&w->bytes, r.p, r.left));
+    w->step = b->step;
+    return neb__tutor_texts_apply(&p->texts, b);
+}
+
 static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
 {
     struct neb_split_site *s = p->split;
@@ -143,13 +209,16 @@ static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
     if (b->loss.n > p->targets || b->side[0].tokens > p->rows)
         return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the largest that was planned for",
                          b->loss.n);
-    NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &n, &item));
-    NEB_TRY(neb__split_item_open(s, item, &bytes, &n));
+    if (p->wait) {
+        const struct neb_tutor_waiting *w = &p->wait[b->step % s->job->train.micro];
+        if (w->step != b->step)
+            return neb__fail(NEB_ERR_INTERNAL, "batch %" PRId64 " was not given its targets", b->step + 1);
+        bytes = w->bytes.data, n = w->bytes.len, item = (uint64_t)b->step + 1;
+    } else {
+        NEB_TRY(next_item(s, b, &bytes, &n));
+        item = (uint64_t)b->step + 1;
+    }
     NEB_TRY(neb__tutor_plan_make(&p->plan, b));
-    if (item != (uint64_t)b->step + 1)
-        return neb__fail(NEB_ERR_STATE,
-                         "expected the answers to batch %" PRId64 ", got those to batch %" PRIu64,
-                         b->step + 1, item);
     NEB_TRY(neb__tutor_item_decode(&s->shape, &p->plan, bytes, n, &p->room));
     for (int32_t q = 0; q < p->plan.seqs; q++)
         NEB_TRY(p->plan.seq[q].here ? keep(p, &p->plan.seq[q], item) : recall(p, &p->plan.seq[q]));
@@ -170,13 +239,25 @@ neb_status neb__student_ask(void *arg, const struct neb_batch *b, struct neb_tea
     return NEB_OK;
 }
 
+int32_t neb__student_targets(const struct neb_student *p)
+{
+    return p->targets;
+}
+
 neb_status neb__student_sync(struct neb_student *p)
 {
+    if (p->texts.file) NEB_TRY(neb__keyed_file_sync(p->texts.file));
     return p->cache ? neb__keyed_file_sync(p->cache) : NEB_OK;
 }
 
 void neb__student_describe(const struct neb_student *p, char *out, size_t size)
 {
-    snprintf(out, size, "; %" PRId64 " sequences from the cache of %.1f MB, %" PRId64 " without an answer",
-             p->cached, p->cache ? (double)neb__keyed_file_bytes(p->cache) / 1e6 : 0.0, p->missing);
+    int n = snprintf(out, size,
+                     "; %" PRId64 " sequences from the cache of %.1f MB, %" PRId64 " without an answer",
+                     p->cached, p->cache ? (double)neb__keyed_file_bytes(p->cache) / 1e6 : 0.0, p->missing);
+    if (p->wait && n > 0 && (size_t)n < size)
+        snprintf(out + n, size - (size_t)n,
+                 "; %" PRId64 " targets by the teacher, %" PRId64 " of the text's own, %" PRId64
+                 " that did not fit",
+                 p->texts.taken, p->texts.gold, p->texts.unfit);
 }

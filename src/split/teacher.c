@@ -7,8 +7,11 @@
 #include "base/console.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "task/sequencer.h"
 #include "task/teacher.h"
 #include "split/split_site.h"
+#include "split/tutor_texts.h"
+#include "base/bytes.h"
 #include "watch/meter.h"
 #include "run/session.h"
 #include "run/site_status.h"
@@ -28,6 +31,9 @@ struct teacher {
     struct neb_batches *stream;
     struct neb_batch *batch;
     struct neb_tutor_plan plan;
+    struct neb_sequencer *sequencer; /* distill.sequence */
+    struct neb_tutor_texts texts;
+    uint32_t drawn;         /* check value of the batch before it got other targets */
     struct neb_keyset held; /* by the student */
     uint64_t held_bytes;
     struct neb_metrics *metrics;
@@ -56,7 +62,11 @@ static neb_status open_teachers(struct teacher *t)
     NEB_TRY(neb_device_open(j->train.device, &d, &t->device));
     c.folder = j->distill.teacher;
     c.logits = true;
-    if (c.folder) NEB_TRY(neb__teacher_ensemble_open(t->device, &c, &l, &t->logits));
+    if (c.folder && c.k) NEB_TRY(neb__teacher_ensemble_open(t->device, &c, &l, &t->logits));
+    if (j->distill.sequence) {
+        NEB_TRY(neb__sequencer_open(t->device, &t->data, &t->sequencer));
+        NEB_TRY(neb__tutor_texts_init(&t->texts, &t->data, b->cap_seqs));
+    }
     c.folder = j->distill.encoder;
     c.logits = false;
     if (c.folder) NEB_TRY(neb__teacher_open(t->device, &c, &l, &t->hidden));
@@ -120,8 +130,10 @@ static void close_all(struct teacher *t)
     neb_session_close(t->session);
     if (t->logits.close) t->logits.close(t->logits.arg);
     if (t->hidden.close) t->hidden.close(t->hidden.arg);
+    neb__sequencer_close(t->sequencer);
     neb_device_close(t->device);
     neb__keyset_free(&t->held);
+    neb__tutor_texts_free(&t->texts);
     neb__tutor_plan_free(&t->plan);
     neb__batch_free(t->batch);
     neb__batches_free(t->stream);
@@ -130,11 +142,92 @@ static void close_all(struct teacher *t)
 
 /* ---- teaching ------------------------------------------------------------------------------------------ */
 
+/* Translates the sources of sequences `list`, all of one pair of languages. */
+static neb_status translate(struct teacher *t, const int32_t *list, int n, char **lines, char **texts)
+{
+    const struct neb_batch_side *side = t->batch->side;
+    const int64_t each = t->job->distill.n;
+    const int32_t q = list[0];
+    NEB_TRY(neb__sequencer_translate(t->sequencer, side[0].lang[side[0].cu_seqlens[q]],
+                                     side[1].lang[side[1].cu_seqlens[q]], (const char *const *)lines, n,
+                                     texts));
+    neb_status status = NEB_OK;
+    for (int i = 0; i < n; i++) {
+        if (status == NEB_OK) status = neb__tutor_texts_set(&t->texts, list[i], texts + i * each, each);
+        for (int64_t k = 0; k < each; k++) neb__free(texts[i * each + k]);
+    }
+    return status;
+}
+
+static neb_status source_of(const struct teacher *t, int32_t q, char **out)
+{
+    const struct neb_batch_side *s = &t->batch->side[0];
+    struct neb_buf text;
+    neb__buf_init(&text, 1 << 20);
+    neb_status status = neb__tok_decode(t->data.tok, s->ids + s->cu_seqlens[q],
+                                        (size_t)(s->cu_seqlens[q + 1] - s->cu_seqlens[q]), &text);
+    if (status == NEB_OK) status = neb__buf_append(&text, "", 1);
+    if (status == NEB_OK)
+        *out = (char *)text.data;
+    else
+        neb__buf_free(&text);
+    return status;
+}
+
+static bool same_languages(const struct neb_batch *b, int32_t p, int32_t q)
+{
+    for (int i = 0; i < 2; i++)
+        if (b->side[i].lang[b->side[i].cu_seqlens[p]] != b->side[i].lang[b->side[i].cu_seqlens[q]])
+            return false;
+    return true;
+}
+
+/* Translates what is in nobody's file: all sequences with the languages of the first such one, then of the next. */
+static neb_status translate_lacking(struct teacher *t)
+{
+    struct neb_tutor_texts *x = &t->texts;
+    const size_t room = (size_t)x->seqs + 1;
+    int32_t *list = NEB_NEW_ARRAY(int32_t, room);
+    char **lines = NEB_NEW_ARRAY(char *, room);
+    char **texts = NEB_NEW_ARRAY(char *, room *(size_t)t->job->distill.n);
+    neb_status status =
+        list && lines && texts ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d sentences", x->seqs);
+    for (int32_t first = 0; status == NEB_OK && first < x->seqs; first++) {
+        int n = 0;
+        if (!x->seq[first].here || x->seq[first].n) continue;
+        for (int32_t q = first; status == NEB_OK && q < x->seqs; q++) {
+            if (!x->seq[q].here || x->seq[q].n || !same_languages(t->batch, first, q)) continue;
+            status = source_of(t, q, &lines[n]);
+            if (status == NEB_OK) list[n++] = q;
+        }
+        if (status == NEB_OK) status = translate(t, list, n, lines, texts);
+        for (int i = 0; i < n; i++) neb__free(lines[i]);
+    }
+    neb__free(list);
+    neb__free(lines);
+    neb__free(texts);
+    return status;
+}
+
+/* Gives the batch the targets that the student will give it. */
+static neb_status retarget(struct teacher *t)
+{
+    struct neb_stream_status st;
+    neb_stream_get_status(t->split->stream, &st);
+    uint64_t item = (uint64_t)t->batch->step + 1;
+    NEB_TRY(neb__tutor_texts_plan(&t->texts, t->batch));
+    NEB_TRY(translate_lacking(t));
+    NEB_TRY(neb__tutor_texts_keep(&t->texts, item > st.last ? item : st.last));
+    return neb__tutor_texts_apply(&t->texts, t->batch);
+}
+
 /* Finds the sequences of the next batch that the student lacks. It holds them from then on, if they fit. */
 static neb_status plan_next(struct teacher *t, int32_t *lacking)
 {
     *lacking = 0;
     NEB_TRY(neb__batches_next(t->stream, t->batch));
+    t->drawn = neb__batch_check_value(t->batch);
+    if (t->sequencer) NEB_TRY(retarget(t));
     NEB_TRY(neb__tutor_plan_make(&t->plan, t->batch));
     for (int32_t q = 0; q < t->plan.seqs; q++) {
         struct neb_tutor_seq *seq = &t->plan.seq[q];
@@ -148,6 +241,15 @@ static neb_status plan_next(struct teacher *t, int32_t *lacking)
     return NEB_OK;
 }
 
+/* In front of the answers: the batch as it was drawn, and its texts. */
+static neb_status put_texts(struct teacher *t)
+{
+    uint8_t drawn[4];
+    neb__put32(drawn, t->drawn);
+    NEB_TRY(neb__buf_append(&t->split->item, drawn, sizeof drawn));
+    return neb__tutor_texts_encode(&t->texts, &t->split->item);
+}
+
 static neb_status teach_one(struct teacher *t)
 {
     struct neb_split_site *s = t->split;
@@ -157,6 +259,7 @@ static neb_status teach_one(struct teacher *t)
     if (lacking && s->shape.k) NEB_TRY(t->logits.ask(t->logits.arg, t->batch, &logits));
     if (lacking && s->shape.width) NEB_TRY(t->hidden.ask(t->hidden.arg, t->batch, &hidden));
     NEB_TRY(neb__split_item_begin(s));
+    if (t->sequencer) NEB_TRY(put_texts(t));
     NEB_TRY(
         neb__tutor_item_encode(&s->shape, &neb__split_code(s)->tutor, &t->plan, &logits, &hidden, &s->item));
     NEB_TRY(neb_stream_put(s->stream, (uint64_t)t->batch->step + 1, s->item.data, s->item.len, -1));
@@ -173,6 +276,11 @@ static neb_status catch_up(struct teacher *t)
     int32_t lacking;
     neb_stream_get_status(t->split->stream, &st);
     if (st.last) neb__info("going on after batch %" PRIu64, st.last);
+    if (t->sequencer) {
+        struct neb_hash of;
+        NEB_TRY(neb__student_identity(t->split, &of));
+        NEB_TRY(neb__tutor_texts_open(&t->texts, t->job->out, &of, st.last));
+    }
     if (t->job->wan.cache <= 0) return neb__batches_seek(t->stream, (int64_t)st.last);
     for (uint64_t i = 0; i < st.last; i++) NEB_TRY(plan_next(t, &lacking));
     return NEB_OK;

@@ -310,6 +310,17 @@ void neb__data_wants(const struct neb_data *d, bool *from, bool *to)
         *to = t.lead >= 0; /* Marian: where it knows several */
 }
 
+void neb__data_teachers_lang(const struct neb_data *d, int32_t index, char out[NEB_LANG_SIZE])
+{
+    const char *name = index >= 0 && index < d->n_langs ? d->langs[index] : "";
+    const size_t n = strlen(name);
+    char part[2 * NEB_LANG_SIZE + 2];
+    snprintf(out, NEB_LANG_SIZE, "%s", name);
+    for (int i = 0; n && neb__list_part(d->job->distill.langs, i, part, sizeof part); i++)
+        if (!strncmp(part, name, n) && part[n] == '=')
+            snprintf(out, NEB_LANG_SIZE, "%.*s", NEB_LANG_SIZE - 1, part + n + 1);
+}
+
 /* Every corpus of a model with languages has to name its two, and the tokenizer has to know them. */
 static neb_status check_frames(const struct neb_data *d)
 {

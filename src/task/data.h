@@ -40,6 +40,9 @@ void neb__data_wants(const struct neb_data *d, bool *from, bool *to);
 void neb__data_target_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]);
 void neb__data_source_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]);
 
+/* The name of a language (index into langs) for a teacher: as distill.langs says. */
+void neb__data_teachers_lang(const struct neb_data *d, int32_t index, char out[NEB_LANG_SIZE]);
+
 /* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
                             struct neb_batches **out);

@@ -100,6 +100,12 @@ neb_status neb__distill_create(const struct neb_job *job, const struct neb_data 
 {
     bool linked = links && (links->logits.ask || links->hidden.ask);
     *out = NULL;
+    if (job->distill.sequence && !(links && links->retarget))
+        return neb__doc_fail(
+            &job->doc, "distill.sequence",
+            "distill.sequence: the teacher translates at a site of its own; give the job a site with role "
+            "teacher and one with role student (`nebula-i lab` runs both here), or leave it out");
+    if (!linked && links && links->retarget) return NEB_OK; /* text alone */
     if (!linked && !job->distill.teacher && !job->distill.encoder) return NEB_OK;
     struct neb_distill *d = NEB_NEW(struct neb_distill);
     if (!d) return neb__fail(NEB_ERR_NOMEM, "out of memory for distillation");

@@ -53,6 +53,9 @@ struct neb_stage_links {
 struct neb_step_links {
     struct neb_teacher logits, hidden; /* ask NULL: as the job's `distill` says */
     struct neb_relay_ends relay;       /* take or give, not both */
+    /* Before a batch is looked at: gives its sequences other targets. NULL: they keep their own. */
+    neb_status (*retarget)(void *arg, struct neb_batch *b);
+    void *retarget_arg;
     struct neb_stage_links stage;
 };
 

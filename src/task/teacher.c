@@ -227,7 +227,13 @@ static neb_status same_tokenizer(const struct neb_teacher_config *cfg, bool *sam
     struct neb_model_yaml f;
     struct neb_tok *tok = NULL;
     NEB_TRY(neb__model_yaml_read(cfg->folder, &f));
-    neb_status status = neb__folder_tokenizer(&f, &tok);
+    neb_status status =
+        f.tokenizer
+            ? neb__folder_tokenizer(&f, &tok)
+            : neb__fail(NEB_ERR_CONFIG,
+                        "the teacher in %s has no tokenizer, so it cannot read the student's text: import it "
+                        "again with its tokenizer's files",
+                        cfg->folder);
     if (status == NEB_OK) *same = neb__hash_equal(neb__tok_hash(tok), neb__tok_hash(cfg->tok));
     neb__tok_close(tok);
     neb__model_yaml_free(&f);

@@ -33,6 +33,10 @@ enum { NEB_TEACHERS_MAX = 16 };
 neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teacher_config *c,
                                       const struct neb_model_input_limits *limits, struct neb_teacher *out);
 
+/* Teachers that are open already, as one, each with its weight. They are closed with it, if they have a close. */
+neb_status neb__teacher_mix_open(const struct neb_teacher *members, const double *weights, int n, int threads,
+                                 int32_t targets, struct neb_teacher *out);
+
 /* teacher_across.c; only for a folder with another tokenizer. */
 neb_status neb__teacher_across_open(neb_device *device, const struct neb_teacher_config *c,
                                     const struct neb_model_input_limits *limits, struct neb_teacher *out);

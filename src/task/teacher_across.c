@@ -88,19 +88,6 @@ static neb_status read_texts(struct across *c, const struct neb_batch *b, int32_
 
 /* ---- the teacher's sequence ---------------------------------------------------------------------------- */
 
-/* The teacher's name of a language, by distill.langs. */
-static void language(const struct across *c, int32_t index, char out[NEB_LANG_SIZE])
-{
-    const char *name = index >= 0 && index < c->data->n_langs ? c->data->langs[index] : "";
-    char part[2 * NEB_LANG_SIZE + 2];
-    snprintf(out, NEB_LANG_SIZE, "%s", name);
-    for (int i = 0; *name && neb__list_part(c->data->job->distill.langs, i, part, sizeof part); i++) {
-        char *is = strchr(part, '=');
-        if (!is || (size_t)(is - part) != strlen(name) || strncmp(part, name, strlen(name)) != 0) continue;
-        snprintf(out, NEB_LANG_SIZE, "%.*s", NEB_LANG_SIZE - 1, is + 1);
-    }
-}
-
 static neb_status add(struct neb_buf *ids, int32_t id)
 {
     return id < 0 ? NEB_OK : neb__buf_append(ids, &id, sizeof id);
@@ -162,7 +149,8 @@ static neb_status frame_pair(struct across *c, const struct neb_batch *b, int32_
 {
     char lang[2][NEB_LANG_SIZE];
     struct neb_frame_tokens f;
-    for (int i = 0; i < 2; i++) language(c, b->side[i].lang[b->side[i].cu_seqlens[q]], lang[i]);
+    for (int i = 0; i < 2; i++)
+        neb__data_teachers_lang(c->data, b->side[i].lang[b->side[i].cu_seqlens[q]], lang[i]);
     NEB_TRY(neb__frame_find(c->frame, c->tok, lang[0], lang[1], &f));
     NEB_TRY(add(&side[0], f.lead));
     NEB_TRY(neb__tok_encode_side(c->tok, 0, (const char *)c->source.data, c->source.len, &side[0]));

@@ -3,7 +3,7 @@
  * Each gives its k likeliest tokens at every row. Their probabilities, as if a teacher thought nothing else
  * possible, are added up token by token, and the k likeliest of the sum go on as logarithms: the mean of the
  * teachers' distributions, short of what lies below a teacher's k-th token. Rows are shared out to threads in
- * blocks; each thread has a table that finds a token's place in the sum, which a new row empties by counting
+ * blocks. A teacher may have a weight; a row to which it has no answer is left to the others. Each thread has a table that finds a token's place in the sum, which a new row empties by counting
  * up. */
 #include "base/mem.h"
 #include "base/pool.h"
@@ -11,6 +11,7 @@
 #include "task/folder.h"
 #include "task/teacher.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK = 64 };
@@ -28,6 +29,7 @@ struct sum {
 struct ensemble {
     struct neb_teacher member[NEB_TEACHERS_MAX];
     struct neb_teacher_answer said[NEB_TEACHERS_MAX];
+    float weight[NEB_TEACHERS_MAX];
     int members;
     int32_t k, rows; /* rows: of the present batch */
     uint32_t places; /* of a table: a power of two */
@@ -52,9 +54,11 @@ static void add(const struct ensemble *c, struct sum *s, int32_t id, float p)
     s->p[s->place[at]] += p;
 }
 
-static void add_member(const struct ensemble *c, struct sum *s, const struct neb_teacher *m,
-                       const struct neb_teacher_answer *said, int64_t row)
+static void add_member(const struct ensemble *c, struct sum *s, int member, int64_t row)
 {
+    const struct neb_teacher *m = &c->member[member];
+    const struct neb_teacher_answer *said = &c->said[member];
+    const float weight = c->weight[member];
     const int32_t *ids = said->ids + row * m->k;
     const float *logits = said->logits + row * m->k;
     float max = -INFINITY, all = 0;
@@ -63,7 +67,7 @@ static void add_member(const struct ensemble *c, struct sum *s, const struct neb
     for (int32_t j = 0; j < m->k; j++)
         if (ids[j] >= 0) all += expf(logits[j] - max);
     for (int32_t j = 0; j < m->k; j++)
-        if (ids[j] >= 0) add(c, s, ids[j], expf(logits[j] - max) / all);
+        if (ids[j] >= 0) add(c, s, ids[j], weight * (expf(logits[j] - max) / all));
 }
 
 static void mix_row(struct ensemble *c, struct sum *s, int64_t row)
@@ -72,7 +76,7 @@ static void mix_row(struct ensemble *c, struct sum *s, int64_t row)
     int32_t *ids = c->ids + row * c->k;
     s->n = 0;
     s->row++;
-    for (int m = 0; m < c->members; m++) add_member(c, s, &c->member[m], &c->said[m], row);
+    for (int m = 0; m < c->members; m++) add_member(c, s, m, row);
     neb__topk_heap_clear(top, ids, c->k);
     for (int32_t i = 0; i < s->n; i++)
         if (s->p[i] > 0) neb__topk_heap_offer(top, ids, c->k, logf(s->p[i]), s->ids[i]);
@@ -107,7 +111,8 @@ static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_a
 static void close_ensemble(void *arg)
 {
     struct ensemble *c = arg;
-    for (int i = 0; i < c->members; i++) c->member[i].close(c->member[i].arg);
+    for (int i = 0; i < c->members; i++)
+        if (c->member[i].close) c->member[i].close(c->member[i].arg);
     for (int i = 0; c->sums && i < neb__pool_threads(c->pool); i++) {
         neb__free(c->sums[i].marked);
         neb__free(c->sums[i].place);
@@ -143,6 +148,25 @@ static neb_status make_room(struct ensemble *c, int threads, int32_t targets)
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d teachers", c->members);
 }
 
+/* distill.weights, one for each teacher; without it they count the same. */
+static neb_status read_weights(struct ensemble *c, const struct neb_teacher_config *cfg)
+{
+    const struct neb_job *j = cfg->data ? cfg->data->job : NULL;
+    const char *list = j ? j->distill.weights : NULL;
+    char word[32], *end;
+    int n = 0;
+    for (int i = 0; i < c->members; i++) c->weight[i] = 1;
+    for (; list && neb__list_part(list, n, word, sizeof word); n++) {
+        double weight = strtod(word, &end);
+        if (n >= c->members || *end || !(weight > 0 && weight < 1e6)) break;
+        c->weight[n] = (float)weight;
+    }
+    if (!list || (n == c->members && !neb__list_part(list, n, word, sizeof word))) return NEB_OK;
+    return neb__doc_fail(&j->doc, "distill.weights",
+                         "distill.weights: '%s' is not a positive number for each of %d teachers", list,
+                         c->members);
+}
+
 static neb_status open_members(struct ensemble *c, neb_device *device, const struct neb_teacher_config *cfg,
                                const struct neb_model_input_limits *limits)
 {
@@ -157,6 +181,28 @@ static neb_status open_members(struct ensemble *c, neb_device *device, const str
         NEB_TRY(neb__teacher_open(device, &one, limits, m));
         if (m->k > c->k) c->k = m->k;
     }
+    return read_weights(c, cfg);
+}
+
+neb_status neb__teacher_mix_open(const struct neb_teacher *members, const double *weights, int n, int threads,
+                                 int32_t targets, struct neb_teacher *out)
+{
+    if (n > NEB_TEACHERS_MAX)
+        return neb__fail(NEB_ERR_CONFIG, "at most %d teachers at a time", NEB_TEACHERS_MAX);
+    struct ensemble *c = NEB_NEW(struct ensemble);
+    if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for several teachers");
+    for (; c->members < n; c->members++) {
+        c->member[c->members] = members[c->members];
+        c->weight[c->members] = (float)weights[c->members];
+        if (members[c->members].k > c->k) c->k = members[c->members].k;
+    }
+    neb_status status = make_room(c, threads, targets);
+    if (status != NEB_OK) {
+        c->members = 0; /* they stay the caller's */
+        close_ensemble(c);
+        return status;
+    }
+    *out = (struct neb_teacher){.k = c->k, .ask = ask, .close = close_ensemble, .arg = c};
     return NEB_OK;
 }
 

@@ -44,7 +44,7 @@ struct neb_translator {
     struct neb_translate_config c; /* its text is not ours */
     struct neb_frame_tokens frame;
     bool bans_start;
-    int32_t prompt_len, eos, max_len, rows;
+    int32_t prompt_len, eos, max_len, rows, results;
     struct neb_line_batches *pack;
     int32_t *prompt, *prompt_starts, *most; /* of a batch */
     struct turn turn[TURNS];
@@ -73,6 +73,8 @@ static neb_status check(struct neb_translator *t)
         return neb__fail(NEB_ERR_CONFIG, "beams must be from 1 to 256, batch from 1 to 4096");
     if (!(t->c.length_penalty >= 0 && t->c.length_penalty <= 10))
         return neb__fail(NEB_ERR_CONFIG, "length_penalty must be from 0 to 10");
+    if (t->c.results < 0 || t->c.results > t->c.beams)
+        return neb__fail(NEB_ERR_CONFIG, "at most as many translations of a line as beams");
     if (t->c.scores && t->c.beams != 1)
         return neb__fail(NEB_ERR_CONFIG, "scores of single tokens need --beams 1");
     t->eos = neb__tok_special(m->tok, NEB_TOK_EOS);
@@ -93,8 +95,9 @@ static neb_status make_decoding(struct neb_translator *t, struct turn *u)
 static neb_status make_turn(struct neb_translator *t, struct turn *u)
 {
     size_t batch = (size_t)t->c.batch;
-    u->out = NEB_NEW_ARRAY(int32_t, batch * (size_t)t->max_len);
-    u->lengths = NEB_NEW_ARRAY(int32_t, batch);
+    size_t results = batch * (size_t)t->results;
+    u->out = NEB_NEW_ARRAY(int32_t, results * (size_t)t->max_len);
+    u->lengths = NEB_NEW_ARRAY(int32_t, results);
     u->numbers = NEB_NEW_ARRAY(int, batch);
     if (t->c.scores) u->logp = NEB_NEW_ARRAY(float, batch *(size_t)t->max_len);
     if (!u->out || !u->lengths || !u->numbers || (t->c.scores && !u->logp))
@@ -106,6 +109,7 @@ static neb_status make_room(struct neb_translator *t)
 {
     int64_t positions = t->m->model->arch.max_positions;
     size_t batch = (size_t)t->c.batch;
+    t->results = t->c.results > 1 ? (int32_t)t->c.results : 1;
     t->max_len = (int32_t)(t->c.max_len > 0 && t->c.max_len < positions ? t->c.max_len : positions);
     t->rows = (int32_t)(positions > 64 * t->c.batch ? positions : 64 * t->c.batch);
     t->prompt = NEB_NEW_ARRAY(int32_t, 2 * batch);
@@ -215,6 +219,7 @@ static neb_status begin_batch(struct neb_translator *t, struct turn *u)
                              .most = t->most,
                              .eos = t->eos,
                              .beams = (int32_t)t->c.beams,
+                             .results = t->results,
                              .bans = t->bans_start,
                              .never = t->frame.start,
                              .logp = u->logp,
@@ -231,9 +236,12 @@ static neb_status step_batch(struct neb_translator *t, struct turn *u, char **ou
     if (!done) return NEB_OK;
     neb__search_end(u->search);
     u->search = NULL;
-    for (int i = 0; i < u->n; i++)
+    for (int i = 0; i < u->n * t->results; i++) {
+        char **to = &out[(int64_t)u->numbers[i / t->results] * t->results + i % t->results];
+        if (u->lengths[i] < 0) continue;
         NEB_TRY(text_of(t, u->out + (int64_t)i * u->width, u->logp ? u->logp + (int64_t)i * u->width : NULL,
-                        u->lengths[i], &out[u->numbers[i]]));
+                        u->lengths[i], to));
+    }
     return NEB_OK;
 }
 
@@ -277,7 +285,8 @@ static neb_status translate_all(struct neb_translator *t, const char *const *lin
             NEB_TRY(neb__line_batches_add(t->pack, lines[i], NULL, i));
             continue;
         }
-        if (!(out[i] = neb__strdup(""))) return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
+        if (!(out[(int64_t)i * t->results] = neb__strdup("")))
+            return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
     }
     cut = neb__line_batches_cut(t->pack) - cut;
     if (cut)
@@ -289,11 +298,12 @@ static neb_status translate_all(struct neb_translator *t, const char *const *lin
 
 neb_status neb__translator_translate(struct neb_translator *t, const char *const *lines, int n, char **out)
 {
-    char **texts = NEB_NEW_ARRAY(char *, (size_t)n + 1);
+    const int64_t all = (int64_t)n * t->results;
+    char **texts = NEB_NEW_ARRAY(char *, (size_t)all + 1);
     neb_status status =
         texts ? translate_all(t, lines, n, texts) : neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", n);
     if (status != NEB_OK) stop(t);
-    for (int i = 0; texts && i < n; i++) {
+    for (int64_t i = 0; texts && i < all; i++) {
         if (status == NEB_OK)
             out[i] = texts[i];
         else

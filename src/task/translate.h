@@ -9,6 +9,7 @@ struct neb_translate_config {
     double length_penalty;
     char *from, *to;
     bool scores;
+    int64_t results; /* translations of a line, best first, at most `beams`; 0: 1 */
 };
 
 extern const struct neb_opt neb__translate_options[];
@@ -22,7 +23,8 @@ neb_status neb__translator_open(const struct neb_ready *model, const struct neb_
 void neb__translator_close(struct neb_translator *t); /* NULL is fine */
 
 /* n lines of any lengths; a line longer than the model can read is cut, with a warning. An empty line's
- * translation is empty. out (n): owned texts, set only on success. */
+ * translation is empty. out (n, results): owned texts, set only on success; NULL behind a line's first: there is
+ * no further one. */
 neb_status neb__translator_translate(struct neb_translator *t, const char *const *lines, int n, char **out);
 
 #endif

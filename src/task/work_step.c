@@ -95,6 +95,7 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
     for (int64_t i = 0; i < w->job->train.micro; i++) {
         struct neb_batch *b;
         NEB_TRY(neb__prefetch_get(w->ahead, &b));
+        if (w->links.retarget) NEB_TRY(w->links.retarget(w->links.retarget_arg, b));
         w->batches++;
         *tokens += rows_of(b);
         int first = w->runs;

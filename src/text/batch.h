@@ -84,6 +84,16 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, // 
 /* Returns a check value of everything that a model reads of a batch: two sites have drawn the same one. */
 uint32_t neb__batch_check_value(const struct neb_batch *b);
 
+/* batch_pack.c: gives sequences of a translation batch other targets: texts (nseq_used) of tokens without special ones; n 0: the sequence keeps
+ * its own. What stands around a target (start, language, end) stays. A target that is too long, or that would leave no room
+ * for the own ones of the sequences behind it, is not taken; *taken says how many were. NEB_ERR_NOMEM: b is unchanged */
+struct neb_batch_target {
+    const int32_t *ids;
+    int32_t n;
+};
+neb_status neb__batch_retarget(struct neb_batch *b, const struct neb_batch_target *texts,
+                               const uint8_t *special, int32_t eos, int32_t pad, int32_t *taken);
+
 /* Checks every promise made above; for tests and after changes of a packer. The message of NEB_ERR_INTERNAL
  * names the broken one. */
 neb_status neb__batch_check(const struct neb_batch *b, int32_t vocab);

@@ -4,6 +4,7 @@
  * padding sequences of at most max_len rows behind the real ones; empty sequences follow up to the batch's room. Both sides have
  * the same number of sequences. */
 #include "text/batch_pack.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -102,4 +103,109 @@ void neb__batch_pack_end(struct neb_batch *b, int32_t pad, int32_t max_len)
     }
     l->n = rounded(l->used, b->cap_loss);
     for (int32_t i = l->used; i < l->n; i++) l->rows[i] = l->target[i] = 0, l->weight[i] = 0;
+}
+
+/* ---- other targets ------------------------------------------------------------------------------------- */
+
+struct rewrite {
+    struct neb_batch *b;
+    const uint8_t *special;
+    int32_t eos, rows; /* rows: written so far */
+    int32_t *ids, *target, *lang, *starts;
+    uint32_t *sample;
+};
+
+/* Tokens in front of the text of sequence q: its start, and its language if the model has one. */
+static int32_t lead_of(const struct rewrite *w, int32_t q)
+{
+    const struct neb_batch *b = w->b;
+    int32_t from = b->side[1].cu_seqlens[q];
+    int32_t first = b->loss.target[from]; /* a pair's row r is prediction r */
+    return 1 + (w->special[first] && first != w->eos);
+}
+
+static void put_row(struct rewrite *w, int32_t q, int32_t id)
+{
+    const struct neb_batch_side *s = &w->b->side[1];
+    int32_t from = s->cu_seqlens[q], r = w->rows++;
+    w->ids[r] = id;
+    w->lang[r] = s->lang[from];
+    w->sample[r] = s->sample[from];
+}
+
+static void put_sequence(struct rewrite *w, int32_t q, const struct neb_batch_target *t)
+{
+    const struct neb_batch_side *s = &w->b->side[1];
+    int32_t from = s->cu_seqlens[q], to = s->cu_seqlens[q + 1], first = w->rows,
+            lead = t ? lead_of(w, q) : to - from;
+    for (int32_t r = from; r < from + lead; r++) put_row(w, q, s->ids[r]);
+    for (int32_t i = 0; t && i < t->n; i++) put_row(w, q, t->ids[i]);
+    for (int32_t r = first; r + 1 < w->rows; r++) w->target[r] = w->ids[r + 1];
+    w->target[w->rows - 1] = w->eos;
+    w->starts[q + 1] = w->rows;
+}
+
+static void write_back(const struct rewrite *w, int32_t pad)
+{
+    struct neb_batch *b = w->b;
+    struct neb_batch_side *s = &b->side[1];
+    const int32_t seqs = s->nseq_used;
+    const size_t n = (size_t)w->rows * sizeof *w->ids;
+    if (w->rows > s->tokens) s->tokens = b->cap_tokens[1];
+    memcpy(s->ids, w->ids, n);
+    memcpy(s->lang, w->lang, n);
+    memcpy(s->sample, w->sample, n);
+    memcpy(s->cu_seqlens, w->starts, ((size_t)seqs + 1) * sizeof *w->starts);
+    memset(s->type, 0, n);
+    for (int32_t q = 0; q < seqs; q++)
+        for (int32_t r = s->cu_seqlens[q]; r < s->cu_seqlens[q + 1]; r++)
+            s->at[r] = s->pos[r] = r - s->cu_seqlens[q];
+    s->used = w->rows;
+    pad_side(s, pad, s->max_len, w->rows);
+    b->loss.n = s->tokens;
+    b->loss.used = w->rows;
+    for (int32_t i = 0; i < s->tokens; i++) {
+        const bool real = i < w->rows;
+        b->loss.rows[i] = real ? i : 0;
+        b->loss.target[i] = real ? w->target[i] : 0;
+        b->loss.weight[i] = real;
+    }
+}
+
+static int32_t rewrite_all(struct rewrite *w, const struct neb_batch_target *texts)
+{
+    const struct neb_batch_side *s = &w->b->side[1];
+    int32_t taken = 0;
+    for (int32_t q = 0; q < s->nseq_used; q++) {
+        const int32_t rows = lead_of(w, q) + texts[q].n, behind = s->used - s->cu_seqlens[q + 1];
+        bool takes = texts[q].n > 0 && rows <= s->max_len && w->rows + rows + behind <= w->b->cap_tokens[1];
+        put_sequence(w, q, takes ? &texts[q] : NULL);
+        taken += takes;
+    }
+    return taken;
+}
+
+neb_status neb__batch_retarget(struct neb_batch *b, const struct neb_batch_target *texts,
+                               const uint8_t *special, int32_t eos, int32_t pad, int32_t *taken)
+{
+    const size_t n = (size_t)b->cap_tokens[1];
+    struct rewrite w = {.b = b, .special = special, .eos = eos};
+    w.ids = NEB_NEW_ARRAY(int32_t, n);
+    w.target = NEB_NEW_ARRAY(int32_t, n);
+    w.lang = NEB_NEW_ARRAY(int32_t, n);
+    w.sample = NEB_NEW_ARRAY(uint32_t, n);
+    w.starts = NEB_NEW_ARRAY(int32_t, (size_t)b->cap_seqs + 1);
+    neb_status status = w.ids && w.target && w.lang && w.sample && w.starts
+                            ? NEB_OK
+                            : neb__fail(NEB_ERR_NOMEM, "out of memory for other targets of %zu rows", n);
+    if (status == NEB_OK) {
+        *taken = rewrite_all(&w, texts);
+        write_back(&w, pad);
+    }
+    neb__free(w.ids);
+    neb__free(w.target);
+    neb__free(w.lang);
+    neb__free(w.sample);
+    neb__free(w.starts);
+    return status;
 }
