@@ -41,8 +41,14 @@ static int known_seed(const char *mutant)
     static const struct {
         const char *name;
         int seed;
-    } known[] = {{"no_detour", 4660},       {"judge_briefly", 2792},        {"cells_in_vain", 7065297},
-                 {"forget_early", 7023491}, {"ask_before_looking", 101293}, {"go_in_silence", 7012013}};
+    } known[] = {{"no_detour", 4660},
+                 {"judge_briefly", 2792},
+                 {"cells_in_vain", 7065297},
+                 {"wait_once", 9029734},
+                 {"middle_goes", 5609},
+                 {"forget_early", 7023491},
+                 {"ask_before_looking", 101293},
+                 {"go_in_silence", 7012013}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, mutant)) return known[i].seed;
     return 0;

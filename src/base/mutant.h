@@ -41,6 +41,7 @@
     X(trust_one_end, "a link counts if one of its ends says so")                                       \
     X(no_detour, "a path over which nothing is confirmed is never left")                               \
     X(middle_goes, "a site through which others reach each other leaves at the end with them waiting") \
+    X(wait_once, "the time to wait at the end is not for those who come back later")                   \
     X(cells_in_vain, "cells are asked for again and again though too few can sign their roots")        \
     X(no_errands, "a member fetches nothing that only a neighbour needs")
 

@@ -297,6 +297,7 @@ struct neb_round {
     int64_t *close_at;              /* per fragment: when its first update was complete; 0: none */
     struct neb_order order[ORDERS]; /* op 0: none */
     int64_t final_since;
+    uint64_t final_waited; /* members that came back since, and are waited for anew */
 
     /* the end: when this site knew of END; how long it may take, 0: no limit */
     int64_t ending_since, end_ms;

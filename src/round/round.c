@@ -340,6 +340,11 @@ static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
     for (uint32_t c = 0; c < r->cfg.cells; c++) r->cell[c].asked &= ~neb__bit(site); /* lost with the link */
     if (!up || lost) return;
     r->peer[site].gone = false;
+    /* It comes back behind the end and may lack it: those that have everything wait for it from now on, once. */
+    if (r->final_since && !(r->final_waited & neb__bit(site)) && !NEB_MUTANT(wait_once)) {
+        r->final_waited |= neb__bit(site);
+        r->final_since = r->now;
+    }
     r->peer[site].owed = 0;
     r->peer[site].roots_at = r->commit;
     r->peer[site].applied = 0; /* it may have come back with an empty disk */

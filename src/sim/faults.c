@@ -122,7 +122,7 @@ static bool may_survive(const struct neb_sim_world *w, const struct neb_sim_node
 
 static void damage(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    if (!all_well(w, 0) || may_survive(w, n) || !others_vote(w, n)) return;
+    if (w->hurt || !all_well(w, 0) || may_survive(w, n) || !others_vote(w, n)) return;
     static const char *const where[] = {"ledger", "mark", "p-", "cell-", "checkpoint", "residual", ""};
     uint64_t kind = draw(w, 7);
     neb__node_crash(w, n);
@@ -155,7 +155,7 @@ static void wipe(struct neb_sim_world *w, struct neb_sim_node *n)
 /* An old copy of the disk comes back, but only while all the others are there to notice it. */
 static void roll_back(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    if (!n->has_image || !all_well(w, 0) || may_survive(w, n)) return;
+    if (w->hurt || !n->has_image || !all_well(w, 0) || may_survive(w, n)) return;
     if (!others_vote(w, n)) return;
     neb__node_crash(w, n);
     TRACE(w, "site %d's disk is rolled back", n->id);
