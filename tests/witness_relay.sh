@@ -23,8 +23,8 @@ cat > job.yaml <<'YAML'
 task: causal
 tokenizer: {type: bpe, vocab: 300, lines: 300}
 model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
-train: {steps: 60, tokens: 128, max_len: 64, lr: 2e-3, log_every: 100000, threads: 1, save_every: 100000}
-wan: {interval: 10, fragments: 1, round_seconds: 5}
+train: {steps: 10000000, minutes: 20, tokens: 128, max_len: 64, lr: 2e-3, log_every: 100000, threads: 1, save_every: 100000}
+wan: {interval: 10, fragments: 1, tokens: 1000000000, round_seconds: 5}
 sites:
   - {name: a}
   - {name: b}
@@ -38,6 +38,11 @@ grep -q "give --site NAME" alone.log || fail "no word about --site"
 for s in a b; do "$nebula" train job.yaml --site $s out=out-$s > $s.log 2>&1 & eval "$s=$!"; done
 until_true "grep -q 'through the relay host 127.0.0.1:$port' a.log b.log"
 [ "$(pgrep -P $$ | grep -c .)" -le 5 ] && ! pgrep -P $w > /dev/null || fail "the relay host is another process"
+until_true "$nebula status a/run 2> /dev/null | grep -q 'a reaches b through a relay host'"
+grep -q '"relayed": *true' a/run/status.json || fail "no word in the JSON"
+records() { sed -n 's/^  "record": *\([0-9]*\),/\1/p' a/run/status.json | head -1; }
+until_true '[ "$(records)" -ge 2 ] 2> /dev/null'
+"$nebula" order a end --operator a --wait 60 > /dev/null || fail "the order end"
 wait $a || fail "site a"
 wait $b || fail "site b"
 wait $w || fail "the witness"

@@ -79,7 +79,7 @@ static void print_waits(const struct neb_view *v)
 
 /* ---- of both ---------------------------------------------------------------------------------------------------- */
 
-/* Sites without a line of their own to the one that wrote this. */
+/* Sites without a line of their own to the one that wrote this, and lines through relay hosts. */
 static void print_paths(const struct neb_view *v)
 {
     for (int i = 0; i < v->n_lines; i++) {
@@ -87,6 +87,9 @@ static void print_paths(const struct neb_view *v)
         if (*l->via)
             printf("%.31s reaches %.31s via %.31s\n", v->site[l->from].st.name, v->site[l->to].st.name,
                    l->via);
+        if (l->up && l->relayed)
+            printf("%.31s reaches %.31s through a relay host\n", v->site[l->from].st.name,
+                   v->site[l->to].st.name);
     }
 }
 

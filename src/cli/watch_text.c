@@ -153,9 +153,9 @@ static void put_lines(struct screen *s, const struct neb_view *v)
     for (int i = 0; i < v->n_lines; i++) {
         const struct neb_view_line *l = &v->line[i];
         if (l->up)
-            line(s, DIM, "%s -> %s: %.2f of %.1f Mbit/s, round trip %.0f ms, loss %.2f %%",
+            line(s, DIM, "%s -> %s: %.2f of %.1f Mbit/s, round trip %.0f ms, loss %.2f %%%s",
                  v->site[l->from].st.name, v->site[l->to].st.name, fmax(0, l->out_bps) / 1e6,
-                 l->goodput_bps / 1e6, l->rtt_ms, 100 * l->loss);
+                 l->goodput_bps / 1e6, l->rtt_ms, 100 * l->loss, l->relayed ? ", through a relay host" : "");
     }
 }
 

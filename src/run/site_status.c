@@ -185,8 +185,10 @@ static void see_site(neb_session *s, uint16_t id, const struct neb_site_status *
     uint16_t via = neb__members_via(&s->members, id);
     out->up = id == s->self || line.up || via != NEB_NO_SITE;
     out->via[0] = 0;
+    out->relayed = false;
     if (id == s->self) return;
     if (via != NEB_NO_SITE) neb__members_name(&s->members, via, out->via);
+    out->relayed = line.up && line.relayed;
     out->rtt_ms = 1e3 * line.rtt;
     out->goodput_bps = goodput_to(s, id, &line);
     out->goodput_in_bps = line.goodput_in;

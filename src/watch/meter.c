@@ -315,8 +315,11 @@ static void notice_line(struct neb_meter *m, int64_t step, const struct neb_site
     uint64_t bit = (uint64_t)1 << (s->id & 63);
     bool was = m->up & bit, silent = s->up && s->silent_s > NEB_STATUS_SILENT_S, was_silent = m->silent & bit;
     if (s->up && !was)
-        neb__meter_event(m, step, "link up", "%s is connected; %d of the other sites reached", s->name,
-                         m->peers);
+        neb__meter_event(m, step, "link up", "%s is connected%s; %d of the other sites reached", s->name,
+                         s->relayed ? " through a relay host" : "", m->peers);
+    else if (s->up && s->relayed != !!(m->relayed & bit))
+        neb__meter_event(m, step, "path", "%s is reached %s", s->name,
+                         s->relayed ? "through a relay host" : "directly");
     if (!s->up && was && (over || has_ended(s)))
         neb__meter_event(m, step, "goodbye", "%s has ended; %d of the other sites reached", s->name,
                          m->peers);
@@ -327,6 +330,7 @@ static void notice_line(struct neb_meter *m, int64_t step, const struct neb_site
         neb__meter_event(m, step, "late", "%s has not answered for %.0f s", s->name, s->silent_s);
     if (!silent && was_silent && s->up) neb__meter_event(m, step, "answers", "%s answers again", s->name);
     m->up = s->up ? m->up | bit : m->up & ~bit;
+    m->relayed = s->relayed ? m->relayed | bit : m->relayed & ~bit;
     m->silent = silent ? m->silent | bit : m->silent & ~bit;
 }
 

@@ -63,12 +63,13 @@ struct neb_meter {
     double bytes[2]; /* out, in, of this process, at the last sample */
     int64_t last_tokens;
     int peers;
-    uint64_t lost;       /* as neb_meter_run.lost() said at the last sample */
-    int64_t lost_ns;     /* when it was asked */
-    uint64_t up, silent; /* bits of the sites whose lines are up; that do not answer heartbeats */
-    int64_t refused;     /* as the last event said */
-    uint64_t news;       /* of the session, as far as they are events */
-    char leader[64];     /* the site that leads, as the last event said */
+    uint64_t lost;   /* as neb_meter_run.lost() said at the last sample */
+    int64_t lost_ns; /* when it was asked */
+    uint64_t up, silent,
+        relayed; /* bits of the sites whose lines are up; that do not answer heartbeats; through a relay host */
+    int64_t refused; /* as the last event said */
+    uint64_t news;   /* of the session, as far as they are events */
+    char leader[64]; /* the site that leads, as the last event said */
     bool waiting;
     double waiting_since;     /* seconds waited when it began */
     char pace[80], line[256]; /* pace: as in the status */

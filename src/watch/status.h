@@ -121,6 +121,7 @@
     BOOL(member, SEEN, OLD("", "", "", ""), "the log counts it among the members")                                          \
     BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it, or reaches it through another member")             \
     TEXT(via, 64, "", SEEN, OLD("", "", "", ""), "the member through which this site reaches it; empty: a direct line, or none") \
+    BOOL(relayed, SEEN, OLD("", "", "", ""), "the line to it goes through a relay host (docs/relay.md)")                                 \
     BOOL(votes, SEEN, OLD("", "", "", "votes"), "it votes")                                                                 \
     BOOL(trains, SEEN, OLD("", "", "", "trains"), "it trains; a witness or observer does not")                                        \
     BOOL(leads, SEEN, OLD("", "", "", "leads"), "this site takes it for the leader")                                        \

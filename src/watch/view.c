@@ -135,6 +135,7 @@ static void take_line(struct looking *l, int from, int to, const struct neb_site
     v->line[v->n_lines++] = (struct neb_view_line){.from = from,
                                                    .to = to,
                                                    .up = st->up,
+                                                   .relayed = st->relayed,
                                                    .rtt_ms = st->rtt_ms,
                                                    .goodput_bps = st->goodput_bps,
                                                    .goodput_in_bps = st->goodput_in_bps,

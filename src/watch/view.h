@@ -40,8 +40,8 @@ struct neb_view_site {
 
 /* A line as one of its two sites sees it. */
 struct neb_view_line {
-    int from, to; /* places in `site`; `from` is the one that measures */
-    bool up;
+    int from, to;     /* places in `site`; `from` is the one that measures */
+    bool up, relayed; /* relayed: through a relay host */
     double rtt_ms, goodput_bps, goodput_in_bps, loss, silent_s;
     double out_bps, in_bps; /* now: since the view before; below 0: not known */
     int64_t sent, received; /* bytes */

@@ -43,12 +43,12 @@ static json_t *site_object(const struct neb_view_site *s)
 
 static json_t *line_object(const struct neb_view *v, const struct neb_view_line *l)
 {
-    return json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "from",
+    return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "from",
                      neb__status_text_value(v->site[l->from].st.name), "to",
-                     neb__status_text_value(v->site[l->to].st.name), "up", l->up, "rtt_ms", number(l->rtt_ms),
-                     "goodput_bps", number(l->goodput_bps), "goodput_in_bps", number(l->goodput_in_bps),
-                     "loss", number(l->loss), "silent_s", number(l->silent_s), "out_bps",
-                     number(round(l->out_bps)), "in_bps", number(round(l->in_bps)), "sent",
+                     neb__status_text_value(v->site[l->to].st.name), "up", l->up, "relayed", l->relayed,
+                     "rtt_ms", number(l->rtt_ms), "goodput_bps", number(l->goodput_bps), "goodput_in_bps",
+                     number(l->goodput_in_bps), "loss", number(l->loss), "silent_s", number(l->silent_s),
+                     "out_bps", number(round(l->out_bps)), "in_bps", number(round(l->in_bps)), "sent",
                      (json_int_t)l->sent, "received", (json_int_t)l->received, "via",
                      neb__status_text_value(l->via));
 }

@@ -177,7 +177,8 @@ static double of_line(const struct neb_view_line *l, int what)
     case 3: return (double)l->sent;
     case 4: return (double)l->received;
     case 5: return l->loss;
-    default: return l->silent_s;
+    case 6: return l->silent_s;
+    default: return l->relayed;
     }
 }
 
@@ -194,6 +195,7 @@ static neb_status put_lines(const struct neb_view *v, struct neb_buf *b)
         {"nebula_line_received_bytes_total", "counter", "Payload that came from `to`."},
         {"nebula_line_loss_ratio", "gauge", "Recent share of bytes that TCP sent again."},
         {"nebula_line_silent_seconds", "gauge", "Since `to` last answered a heartbeat."},
+        {"nebula_line_relayed", "gauge", "1: the line goes through a relay host."},
     };
     int n = v->n_lines <= LINES_SHOWN ? v->n_lines : 0;
     for (size_t i = 0; n && i < sizeof list / sizeof *list; i++) {

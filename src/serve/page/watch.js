@@ -250,9 +250,10 @@ function pairs() {
   for (const l of S.lines || []) {
     const a = site(l.from), b = site(l.to);
     if (a < 0 || b < 0) continue;
-    const key = Math.min(a, b) + " " + Math.max(a, b), p = all.get(key) || { a: Math.min(a, b), b: Math.max(a, b), up: true, rtt: 0, cap: [0, 0], rate: [-1, -1], loss: 0, silent: 0 };
+    const key = Math.min(a, b) + " " + Math.max(a, b), p = all.get(key) || { a: Math.min(a, b), b: Math.max(a, b), up: true, relayed: false, rtt: 0, cap: [0, 0], rate: [-1, -1], loss: 0, silent: 0 };
     const way = a < b ? 0 : 1;
     p.up = p.up && l.up;
+    p.relayed = p.relayed || l.relayed;
     p.rtt = l.rtt_ms || p.rtt;
     p.loss = Math.max(p.loss, l.loss);
     p.silent = Math.max(p.silent, l.silent_s);
@@ -267,7 +268,7 @@ function pairs() {
 function lineWords(p) {
   const a = S.sites[p.a].name, b = S.sites[p.b].name, way = (from, to, k) => `${from} → ${to} ${P.bits(Math.max(0, p.rate[k]))}${p.cap[k] > 0 ? " of " + P.bits(p.cap[k]) : ""}`;
   if (!p.up) return `${a} – ${b}: the line is down`;
-  return `${way(a, b, 0)}, ${way(b, a, 1)}; round trip ${p.rtt.toFixed(0)} ms, loss ${(100 * p.loss).toFixed(2)} %${p.silent > 2 ? `; no answer for ${p.silent.toFixed(0)} s` : ""}`;
+  return `${way(a, b, 0)}, ${way(b, a, 1)}; round trip ${p.rtt.toFixed(0)} ms, loss ${(100 * p.loss).toFixed(2)} %${p.relayed ? "; through a relay host" : ""}${p.silent > 2 ? `; no answer for ${p.silent.toFixed(0)} s` : ""}`;
 }
 /* One of four values, by the number of sites: up to 2, 8, 24, more. */
 const size = (n, ...values) => values[[2, 8, 24].filter(k => n > k).length];
@@ -277,7 +278,7 @@ function edgeState(p, ended) {
 }
 function edgeTag(p, ended) {
   if (!p.up) return ended ? "ended" : "cut";
-  return `${P.bits(Math.max(0, p.rate[0]) + Math.max(0, p.rate[1]))}${p.cap[0] > 0 ? " of " + P.bits(p.cap[0]) : ""}`;
+  return `${P.bits(Math.max(0, p.rate[0]) + Math.max(0, p.rate[1]))}${p.cap[0] > 0 ? " of " + P.bits(p.cap[0]) : ""}${p.relayed ? ", relayed" : ""}`;
 }
 /* Every line in words, while the table is open. */
 function lines() {
@@ -287,7 +288,7 @@ function lines() {
   for (const l of S.lines || []) {
     const tr = body.insertRow(), th = P.html("th", "", tr, `${l.from} → ${l.to}`);
     th.scope = "row";
-    for (const t of [l.up ? "up" : "down", P.bits(Math.max(0, l.out_bps)), l.goodput_bps > 0 ? P.bits(l.goodput_bps) : "not measured", `${l.rtt_ms.toFixed(0)} ms`, `${(100 * l.loss).toFixed(2)} %`]) P.html("td", "", tr, t);
+    for (const t of [l.up ? (l.relayed ? "up, through a relay host" : "up") : "down", P.bits(Math.max(0, l.out_bps)), l.goodput_bps > 0 ? P.bits(l.goodput_bps) : "not measured", `${l.rtt_ms.toFixed(0)} ms`, `${(100 * l.loss).toFixed(2)} %`]) P.html("td", "", tr, t);
   }
 }
 function map() {
