@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <openssl/crypto.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,6 +122,7 @@ static void check(uv_work_t *work)
     struct neb_roster_check *c = work->data;
     c->status = neb__chain_decode(c->bytes.data, c->bytes.len, &c->chain);
     if (c->status != NEB_OK) snprintf(c->text, sizeof c->text, "%.100s", neb_last_error());
+    OPENSSL_thread_stop(); /* libuv's threads end with the process, and would keep what OpenSSL holds for them */
 }
 
 static void next_check(struct neb_relay_host *h);
