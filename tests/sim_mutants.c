@@ -48,6 +48,7 @@ static int known_seed(const char *mutant)
                  {"middle_goes", 5609},
                  {"forget_early", 7023491},
                  {"ask_before_looking", 101293},
+                 {"final_over_open", 11060341},
                  {"go_in_silence", 7012013}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, mutant)) return known[i].seed;
@@ -57,7 +58,8 @@ static int known_seed(const char *mutant)
 static bool caught(int mutant, int seed, struct neb_sim_result *r)
 {
     bool secure = mutant >= (int)NEB_MUTANT_FIRST_SECURE;
-    bool lies = mutant >= WITHOUT_LIARS && (!secure || mutant == (int)NEB_MUTANT_any_seeds);
+    bool lies = mutant >= WITHOUT_LIARS &&
+                (!secure || mutant == (int)NEB_MUTANT_any_seeds || mutant == (int)NEB_MUTANT_final_over_open);
     struct neb_sim_fault o = {.seed = (uint64_t)seed,
                               .liars = lies,
                               .byzantine = mutant == (int)NEB_MUTANT_forget_early,

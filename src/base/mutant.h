@@ -72,6 +72,7 @@
     X(reveal_both, "a site reveals the shares of both seeds of a contributor")         \
     X(mask_again, "a site makes two updates for one attempt")                          \
     X(sum_of_nothing, "an update without a step in it counts in a secure sum")         \
+    X(final_over_open, "a run may end behind an OPEN that is not committed yet")       \
     X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk")
 #define NEB_MUTANT_FIRST_SECURE NEB_MUTANT_low_threshold
 

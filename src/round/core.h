@@ -530,7 +530,8 @@ void neb__sum_captured(struct neb_round *r, uint32_t f, neb_status status);
 void neb__sum_event(struct neb_round *r, const struct neb_event *ev);
 void neb__sum_lead(struct neb_round *r, uint32_t f);
 void neb__sum_lead_start(struct neb_round *r);
-bool neb__sum_under_way(const struct neb_round *r);
+bool neb__sum_under_way(const struct neb_round *r); /* records that are not committed count, too */
+void neb__sum_goes_on(const struct neb_record *rec, bool *open); /* a record on the fragment's cells */
 bool neb__sum_waits(const struct neb_round *r);
 
 /* state_root.c */

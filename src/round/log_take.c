@@ -220,14 +220,32 @@ struct tail {
     uint8_t rounds[64]; /* by cell, as far as counted */
     uint64_t token_cells;
     bool ending;
+    bool open[NEB_FRAGMENTS_MAX]; /* secure sums under way, by fragment */
 };
+
+static struct tail tail_start(const struct neb_round *r)
+{
+    struct tail t = {0};
+    for (uint32_t f = 0; r->sum && f < r->cfg.fragments; f++) t.open[f] = r->sum[f].open;
+    return t;
+}
+
+/* The end of a run needs the end of every sum: a retry with other contributors would show what one of them sent. */
+static bool may_end(const struct neb_round *r, const struct tail *t)
+{
+    for (uint32_t f = 0; r->sum && f < r->cfg.fragments; f++)
+        if (t->open[f] && !NEB_MUTANT(final_over_open)) return false;
+    return r->ending || t->ending;
+}
 
 /* Whether a record can stand in a log that is taken over. A voter's word for its log is not enough: nobody may have accepted
  * what it holds. */
 static bool plausible(const struct neb_round *r, const struct neb_record *rec, struct tail *t)
 {
     if (NEB_MUTANT(sign_anything)) return true;
-    if (rec->type == NEB_RECORD_FINAL) return r->ending || t->ending;
+    if (rec->type == NEB_RECORD_FINAL) return may_end(r, t);
+    const struct neb_core_sum *sum = neb__record_has_cells(rec) ? neb__sum_of(r, rec->c0) : NULL;
+    if (sum) neb__sum_goes_on(rec, &t->open[sum - r->sum]);
     if (rec->type == NEB_RECORD_END) {
         uint64_t tokens = (r->token_cells + t->token_cells) / r->cfg.cells;
         t->ending = true;
@@ -259,7 +277,7 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
     uint64_t last = r->commit;
     struct neb_hash h = *neb__log_hash(r, last);
     bool found = index <= r->commit, change = false;
-    struct tail tail = {0};
+    struct tail tail = tail_start(r);
     while (walk_next(&w) && w.index <= top) {
         struct neb_record *rec;
         if (w.index <= r->commit) continue;

@@ -192,8 +192,8 @@ static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *b
 neb_status neb__round_create(const struct neb_round_config *c, const struct neb_round_boot *boot,
                              struct neb_round **out)
 {
-    if (!c->cells || !c->fragments || c->fragments > c->cells || c->self >= NEB_SITES_MAX ||
-        !neb__members_valid(&c->roster))
+    if (!c->cells || !c->fragments || c->fragments > c->cells || c->fragments > NEB_FRAGMENTS_MAX ||
+        c->self >= NEB_SITES_MAX || !neb__members_valid(&c->roster))
         return neb__fail(NEB_ERR_INVALID, "round: not a valid run: %u cells in %u fragments, site %u",
                          c->cells, c->fragments, c->self);
     struct neb_round *r = NEB_NEW(struct neb_round);

@@ -18,6 +18,7 @@ struct neb_round;
 
 #define NEB_MARK_MAX       512 /* bytes of the acked mark's content */
 #define NEB_ROUND_PIPELINE 4   /* records that may be prepared at a time, unless configured */
+#define NEB_FRAGMENTS_MAX  256 /* parts of the model that have rounds of their own */
 
 struct neb_round_config {
     uint16_t self;

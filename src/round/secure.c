@@ -171,6 +171,12 @@ bool neb__sum_follows(const struct neb_round *r, const struct neb_record *rec)
     }
 }
 
+void neb__sum_goes_on(const struct neb_record *rec, bool *open)
+{
+    if (rec->type == NEB_RECORD_OPEN) *open = true;
+    if (rec->type == NEB_RECORD_VOID || rec->type == NEB_RECORD_ROUND) *open = false;
+}
+
 void neb__sum_committed(struct neb_round *r, const struct neb_record *rec)
 {
     struct neb_core_sum *s = neb__sum_of(r, rec->c0);
@@ -507,8 +513,13 @@ void neb__sum_lead(struct neb_round *r, uint32_t f)
 
 bool neb__sum_under_way(const struct neb_round *r)
 {
-    for (uint32_t f = 0; r->sum && f < r->cfg.fragments; f++)
-        if (r->sum[f].open) return true;
+    for (uint32_t f = 0; r->sum && f < r->cfg.fragments; f++) {
+        bool open = r->sum[f].open;
+        for (uint64_t i = r->commit; !NEB_MUTANT(final_over_open) && i < r->head; i++)
+            if (r->log[i].record->c0 == neb__core_fragment_first(r, f))
+                neb__sum_goes_on(r->log[i].record, &open);
+        if (open) return true;
+    }
     return false;
 }
 
