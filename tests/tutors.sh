@@ -48,7 +48,7 @@ student="task: translate
 cache: data
 tokenizer: {own: yes, type: unigram, vocab: 50}
 model: {family: marian, hidden: 32, layers: 1, heads: 2, ffn: 64, dropout: 0}
-train: {steps: 60, tokens: 256, max_len: 48, lr: 5e-3, warmup: 10, threads: 1, log_every: 1000, save_every: 10, micro: 2}"
+train: {steps: 100, tokens: 256, max_len: 48, lr: 5e-3, warmup: 10, threads: 1, log_every: 1000, save_every: 10, micro: 2}"
 cat > sequence.yaml <<YAML
 name: sequence
 $student
@@ -68,6 +68,7 @@ YAML
 "$nebula" train teacher.yaml > teacher.log 2>&1 || fail "training the teacher"
 "$nebula" train teacher.yaml out=second tokenizer.vocab=90 seed=2 > second.log 2>&1 || fail "training the second teacher"
 
+alive() { kill -0 $1 2>/dev/null; }
 site() { # JOB SITE FOLDER [WORD…]
     local job=$1 site=$2 folder=$3; shift 3
     exec "$nebula" train $job.yaml --site $site out=$folder/$job-$site "$@" >> $folder-$job-$site.log 2>&1
@@ -80,13 +81,18 @@ both_ways() {
     declare -A pid
     for s in "$@"; do (site $job $s pair) & pid[$s]=$!; done
     (site $job b pair) & b=$!
-    for i in $(seq 400); do [ -e pair/$job-b/checkpoints ] && break; sleep 0.05; done
+    until [ "$(ls pair/$job-b/checkpoints 2>/dev/null | wc -l)" -ge 2 ]; do # a whole checkpoint is there, and others will come
+        alive $b || fail "$job: the student ended before its second checkpoint"
+        sleep 0.02
+    done
+    alive $b && alive ${pid[$1]} || fail "$job: no site is left to kill"
     kill -9 ${pid[$1]} 2>/dev/null || true; wait ${pid[$1]} 2>/dev/null || true
     (site $job $1 pair) & pid[$1]=$!
     kill -9 $b 2>/dev/null || true; wait $b 2>/dev/null || true
     (site $job b pair) & b=$!
     wait $b || fail "$job: the student"
     for s in "$@"; do wait ${pid[$s]} || fail "$job: site $s"; done
+    grep -q "going on\|resum\|continu" pair-$job-b.log || fail "$job: the student did not go on from its checkpoint"
     cmp alone/$job-b/model.safetensors pair/$job-b/model.safetensors || fail "$job: the student learned something else"
     sed -n "s/^site b: /$job: /p" alone-$job-b.log | tail -n 1
 }
