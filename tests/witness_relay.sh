@@ -24,7 +24,7 @@ task: causal
 tokenizer: {type: bpe, vocab: 300, lines: 300}
 model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
 train: {steps: 10000000, minutes: 20, tokens: 128, max_len: 64, lr: 2e-3, log_every: 100000, threads: 1, save_every: 100000}
-wan: {interval: 10, fragments: 1, tokens: 1000000000, round_seconds: 5}
+wan: {interval: 10, fragments: 1, tokens: 1000000000, round_seconds: 5, archive: yes}
 sites:
   - {name: a}
   - {name: b}
