@@ -352,17 +352,26 @@ static int far_one_works(struct neb_group *g)
     }
 }
 
+/* Whether the well ranks of fn end as they should. A rank on a machine with too much to do may be late to answer, and is then
+ * named with the one that hangs; it gets more time until it is not. */
+static bool ends_well(int (*fn)(struct neb_group *g))
+{
+    bool well = false;
+    for (double timeout_s = 6; !well && timeout_s < 100; timeout_s *= 2) {
+        far_connect(true);
+        well = run_ranks(timeout_s, 1, fn) == 1u << 1;
+        far_connect(false);
+    }
+    return well;
+}
+
 static void stuck_ranks_on_other_machines_are_named(void **state)
 {
     (void)state;
     check_log_quiet();
     used = &far_engine;
-    far_connect(true);
-    assert_int_equal(run_ranks(6, 1, far_one_hangs), 1u << 1);
-    far_connect(false);
-    far_connect(true);
-    assert_int_equal(run_ranks(6, 1, far_one_works), 1u << 1);
-    far_connect(false);
+    assert_true(ends_well(far_one_hangs));
+    assert_true(ends_well(far_one_works));
     used = &engine;
     check_log_restore();
 }
