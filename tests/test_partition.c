@@ -1,5 +1,6 @@
 /* test_partition.c: ranks that share out the state of a training. The bits are those of ranks that hold all of it, the memory
  * is what the layout promises, and a rank that fails inside a step does not leave the others waiting. */
+#include "base/mem.h"
 #include "check.h"
 #include "fake_gpu.h"
 #include "forked.h"
@@ -9,6 +10,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 8, WIDE = 272, LAYERS = 7, WORDS = 700, STEPS = 3, RANKS = 3 };
@@ -360,11 +362,40 @@ static void ends_together(void **state)
     fake_gpu_end();
 }
 
+/* The last rank has no memory to lend its parameters from. */
+static int cannot_lend(struct neb_group *g, void *arg)
+{
+    struct net n = {0};
+    if (open_net(&n, g, *(const int *)arg) != NEB_OK) return 1;
+    const bool last = neb__group_rank(g) == RANKS - 1;
+    float *here = calloc((size_t)n.ps->all_values, sizeof *here);
+    neb__mem_fail_at(last ? 1 : 0);
+    neb_status status = neb__ranks_exchange_values(&layout, n.ps, true, false, here);
+    neb__mem_fail_at(0);
+    const bool told = status == (last ? NEB_ERR_NOMEM : NEB_ERR_PEER);
+    free(here);
+    status = neb__group_agree(g, status);
+    close_net(&n);
+    return status == NEB_OK || ((last || !neb__group_rank(g)) && !told);
+}
+
+static void nobody_waits_for_values_that_cannot_come(void **state)
+{
+    (void)state;
+    int zero = 3;
+    check_log_quiet();
+    assert_int_equal(forked_ranks(RANKS, 1e9, cannot_lend, &zero), 0);
+    check_log_restore();
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_equal_bits), cmocka_unit_test(has_equal_bits_with_muon),
-        cmocka_unit_test(stays_close),    cmocka_unit_test(devices_learn_the_same),
-        cmocka_unit_test(holds_its_part), cmocka_unit_test(ends_together)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(has_equal_bits),
+                                       cmocka_unit_test(has_equal_bits_with_muon),
+                                       cmocka_unit_test(stays_close),
+                                       cmocka_unit_test(devices_learn_the_same),
+                                       cmocka_unit_test(holds_its_part),
+                                       cmocka_unit_test(ends_together),
+                                       cmocka_unit_test(nobody_waits_for_values_that_cannot_come)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

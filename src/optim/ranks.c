@@ -230,14 +230,22 @@ static neb_status exchange_held(struct neb_group *data, const neb_params *ps, bo
     return NEB_OK;
 }
 
-neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps, bool collect,
-                                      bool trainable, float *here)
+static neb_status exchange_values(struct neb_group *data, const neb_params *ps, bool collect, bool trainable,
+                                  float *here)
 {
-    struct neb_group *data = neb__layout_data(l);
     const struct neb_partition *x = ps->partition;
     NEB_TRY(exchange_held(data, ps, collect, x->edge, &x->held[0], here));
     if (trainable) return NEB_OK;
     if (x->level > 2) return exchange_held(data, ps, collect, x->frozen, &x->held[1], here);
     return neb__group_rank(data) ? NEB_OK
                                  : exchange_own(data, ps, collect, &x->held[1], here + x->held[1].first);
+}
+
+/* The first rank waits for each of the others in turn, for a checkpoint without a limit: a rank that fails tells it. */
+neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps, bool collect,
+                                      bool trainable, float *here)
+{
+    neb_status status = exchange_values(neb__layout_data(l), ps, collect, trainable, here);
+    if (status != NEB_OK) neb__layout_give_up(l);
+    return status;
 }
