@@ -121,13 +121,16 @@ static void paths_follow_links(void **state)
     assert_int_equal(neb__routes_via(n.r[0], 3), 1);
     assert_int_equal(neb__routes_via(n.r[0], 1), NEB_NO_SITE);
     assert_true(neb__routes_between(n.r[1]) && !neb__routes_between(n.r[0]));
-    assert_int_equal(neb__routes_children(n.r[1], 0), 4); /* 2 gets what 0 made from 1 */
-    assert_int_equal(neb__routes_children(n.r[2], 0), 8);
-    assert_int_equal(neb__routes_children(n.r[1], 3), 1);
+    assert_int_equal(neb__routes_children(n.r[1], 0, 15), 4); /* 2 gets what 0 made from 1 */
+    assert_int_equal(neb__routes_children(n.r[2], 0, 15), 8);
+    assert_int_equal(neb__routes_children(n.r[1], 3, 15), 1);
     link_up(&n, 0, 3, true);
     settle(&n);
     assert_int_equal(n.far[0], 4);
-    assert_int_equal(neb__routes_children(n.r[2], 0), 0); /* 3 has its own line now */
+    assert_int_equal(neb__routes_children(n.r[2], 0, 15), 0); /* 3 has its own line now */
+    assert_int_equal(neb__routes_children(n.r[3], 0, 15), 0); /* 2 gets what 0 made from 1 … */
+    assert_int_equal(neb__routes_children(n.r[3], 0, 13),
+                     4); /* … or from 3, while 1 is not a member by the log */
     link_up(&n, 1, 2, false);
     settle(&n);
     assert_int_equal(neb__routes_via(n.r[0], 2), 3); /* the other way round */

@@ -129,12 +129,12 @@ void neb__routes_find_paths(struct neb_routes *r)
     r->dirty = false;
 }
 
-uint64_t neb__routes_children(const struct neb_routes *r, unsigned author)
+uint64_t neb__routes_children(const struct neb_routes *r, unsigned author, uint64_t holders)
 {
     uint8_t parent[NEB_SITES_MAX];
     uint64_t out = 0;
     if (author >= NEB_SITES_MAX) return 0;
-    uint64_t seen = tree(r, author, 0, parent) & r->links & ~neb__bit(author);
+    uint64_t seen = tree(r, author, ~holders, parent) & r->links & ~neb__bit(author);
     for (; seen; seen &= seen - 1)
         if (parent[__builtin_ctzll(seen)] == r->cfg.self) out |= seen & -seen;
     return out;

@@ -123,8 +123,9 @@ enum neb_reach neb__routes_reach(const struct neb_routes *r, unsigned site);
 unsigned neb__routes_via(const struct neb_routes *r,
                          unsigned site); /* the neighbour; NEB_NO_SITE: linked or no path */
 /* Neighbours that get an author's updates from this site: its children in the tree of shortest paths from the author,
- * which all members compute alike. So each site gets one copy. */
-uint64_t neb__routes_children(const struct neb_routes *r, unsigned author);
+ * which all members compute alike. So each site gets one copy. The paths lead through `holders`, the members by the log: a site
+ * that is linked before its admission is committed, or after its removal, is given updates but counted on for nothing. */
+uint64_t neb__routes_children(const struct neb_routes *r, unsigned author, uint64_t holders);
 /* Some members reach each other only through others, and this site is linked to several: it may be needed. */
 bool neb__routes_between(const struct neb_routes *r);
 

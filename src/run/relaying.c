@@ -54,8 +54,11 @@ void neb__session_reach(neb_session *s, uint16_t peer, uint32_t kind, const void
 void neb__relaying_pass_on(neb_session *s, uint16_t from, uint16_t author, const struct neb_hash *hash,
                            const uint8_t *bytes, size_t n)
 {
-    if (!s->routes) return;
-    uint64_t to = neb__routes_children(s->routes, author) & ~neb__bit(from) & ~neb__bit(author);
+    struct neb_round_status st;
+    if (!s->routes || !s->core) return;
+    neb__round_status(s->core, &st);
+    uint64_t to =
+        neb__routes_children(s->routes, author, st.roster.members) & ~neb__bit(from) & ~neb__bit(author);
     for (; to; to &= to - 1) {
         uint16_t peer = (uint16_t)__builtin_ctzll(to);
         if (neb__lines_has_room(&s->lines, peer, false) && !neb__lines_under_way(&s->lines, peer, hash))

@@ -279,7 +279,9 @@ void neb__cuts_send(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to
 void neb__cuts_pass_on(struct neb_sim_world *w, struct neb_sim_node *n, int from, unsigned author,
                        const struct neb_hash *hash)
 {
-    uint64_t to = neb__routes_children(n->routes, author) & ~neb__bit((unsigned)from);
+    struct neb_round_status st;
+    neb__round_status(n->core, &st);
+    uint64_t to = neb__routes_children(n->routes, author, st.roster.members) & ~neb__bit((unsigned)from);
     for (; to; to &= to - 1) neb__node_push(w, n, (unsigned)__builtin_ctzll(to), hash);
 }
 
