@@ -22,10 +22,13 @@ static bool exists(const struct neb_sim_world *w, int i)
     return w->node[i].exists && (!w->node[i].stopped || w->node[i].departs);
 }
 
-/* Only members by the log can be relied on to be on a path. */
+/* Only members can be relied on to be on a path: by the log, and by an operator's order that is on its way into it, because a
+ * site that the order removes stops when it hears of it. */
 static bool stands(const struct neb_sim_world *w, int i)
 {
-    return exists(w, i) && (w->roster.members & neb__bit((unsigned)i));
+    uint64_t members = w->roster.members;
+    if (w->forced && w->roster.epoch < w->force.epoch) members &= w->force.roster.members;
+    return exists(w, i) && (members & neb__bit((unsigned)i));
 }
 
 static bool line(const struct neb_sim_world *w, int a, int b)

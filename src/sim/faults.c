@@ -133,10 +133,19 @@ static void damage(struct neb_sim_world *w, struct neb_sim_node *n)
     w->protect_until = w->now + 6000;
 }
 
+/* Every voter has got through its first greeting. One that was killed in it looks to the others like one that lost its disk. */
+static bool all_began(const struct neb_sim_world *w)
+{
+    for (int i = 0; i < w->sites; i++)
+        if (is_voter(w, &w->node[i]) && !w->node[i].stopped && !w->node[i].began) return false;
+    return true;
+}
+
 /* A folder is lost, at any time, and a fresh one takes its place, as at a first start. The others' disks must
  * be enough to recover, because they may crash, too. */
 static void wipe(struct neb_sim_world *w, struct neb_sim_node *n)
 {
+    if (!all_began(w)) return;
     /* The others may hold a forced order in memory only; it would then have to be given again. */
     if (w->hurt || w->disaster || !others_vote(w, n) || may_survive(w, n)) return;
     /* A site that was removed never makes up for its loss. The next empty folder would find it there, and two of them know
@@ -502,9 +511,20 @@ void neb__faults_heal(struct neb_sim_world *w)
     w->healed_at = w->now;
 }
 
+static void note_begun(struct neb_sim_world *w)
+{
+    struct neb_round_status st;
+    for (int i = 0; i < w->sites; i++) {
+        if (!w->node[i].alive) continue;
+        neb__round_status(w->node[i].core, &st);
+        w->node[i].began |= st.may_vote;
+    }
+}
+
 void neb__faults_strike(struct neb_sim_world *w)
 {
     insist(w);
+    note_begun(w);
     bool settled = all_settled(w);
     if (settled && w->settled) w->hurt = false; /* twice in a row: everything that was told is on disk */
     w->settled = settled;

@@ -146,6 +146,7 @@ struct neb_sim_node {
     uint64_t secret;             /* the key of the toy signatures, one for the whole world */
     bool exists, alive, stopped; /* stopped: left or evicted for good */
     bool going;                  /* its removal was ordered */
+    bool began;                  /* it has got through a greeting, in some life */
     bool leaving, departs;       /* leaving: it asked for that itself; departs: its process ends now */
     int64_t started;
     uint64_t life;
