@@ -38,8 +38,9 @@ static neb_status prove(struct neb_meeting *m, bool creator, const struct neb_pa
     NEB_TRY(neb__meeting_send(m, hello, sizeof hello));
     NEB_TRY(neb__meeting_receive(m, 60, in, &n));
     NEB_TRY(neb__pairing_hello(&p, in, n, proof));
-    NEB_TRY(neb__meeting_send(m, proof, sizeof proof));
+    if (!creator) NEB_TRY(neb__meeting_send(m, proof, sizeof proof));
     NEB_TRY(neb__meeting_receive(m, 60, in, &n));
+    if (creator) NEB_TRY(neb__meeting_send(m, proof, sizeof proof));
     return neb__pairing_proof(&p, in, n);
 }
 
@@ -89,6 +90,83 @@ static void guess(void)
     if (status != NEB_OK) return;
     taken += prove(m, false, &code) == NEB_OK;
     neb__meeting_close(m);
+}
+
+struct comer {
+    const struct neb_pair_code *code;
+    struct neb_meeting *m;
+    neb_status met, proved;
+};
+
+static void *come(void *arg)
+{
+    struct comer *c = arg;
+    c->met = meet(c->code, 60, &c->m);
+    return NULL;
+}
+
+static void *come_and_prove(void *arg)
+{
+    struct comer *c = arg;
+    come(c);
+    if (c->met == NEB_OK) c->proved = prove(c->m, true, c->code);
+    return NULL;
+}
+
+/* The creator meets somebody who says so many messages, none of them a proof, and goes. */
+static void meet_in_vain(const struct neb_pair_code *code, int messages)
+{
+    struct comer creator = {.code = code};
+    struct neb_meeting *guest;
+    uint8_t nothing[NEB_PAIRING_HELLO] = {0};
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, come, &creator), 0);
+    assert_ok(meet(code, 60, &guest));
+    pthread_join(t, NULL);
+    assert_ok(creator.met);
+    for (int i = 0; i < messages; i++) {
+        uint8_t in[NEB_MEETING_MESSAGE_MAX];
+        size_t n;
+        assert_ok(neb__meeting_send(guest, nothing, sizeof nothing));
+        assert_ok(neb__meeting_receive(creator.m, 60, in, &n)); /* the host has passed it on */
+    }
+    neb__meeting_close(guest);
+    neb__meeting_close(creator.m);
+}
+
+/* Whoever comes with the number of a code and says nothing, or a hello alone, has made no guess: the rightful two still meet under
+ * it. Afterwards nobody does. */
+static void test_no_guess(void **state)
+{
+    (void)state;
+    struct neb_relay_limits limits = NEB_RELAY_LIMITS;
+    struct neb_pair_code code;
+    struct neb_key *key;
+    struct neb_meeting *m;
+    pthread_t t;
+    limits.meetings_per_minute = 1e9;
+    assert_ok(neb__key_create(&key));
+    struct neb_relay_host_config config = {.key = key, .listen = "127.0.0.1:0", .limits = limits};
+    assert_ok(neb__relay_host_open(&config, &host));
+    port = neb__relay_host_port(host);
+    assert_ok(neb__relay_host_start(host));
+    assert_ok(neb__pair_code_make(&code));
+    meet_in_vain(&code, 0);
+    meet_in_vain(&code, 1);
+    struct comer creator = {.code = &code, .proved = NEB_ERR_STATE};
+    assert_int_equal(pthread_create(&t, NULL, come_and_prove, &creator), 0);
+    assert_ok(meet(&code, 60, &m));
+    assert_ok(prove(m, false, &code));
+    pthread_join(t, NULL);
+    assert_ok(creator.proved);
+    neb__meeting_close(m);
+    neb__meeting_close(creator.m);
+    assert_int_equal(meet(&code, 60, &m), NEB_ERR_EXISTS);
+    assert_ok(neb__pair_code_make(&code)); /* two messages may be a hello and a guess */
+    meet_in_vain(&code, 2);
+    assert_int_equal(meet(&code, 60, &m), NEB_ERR_EXISTS);
+    neb__relay_host_close(host);
+    neb__key_free(key);
 }
 
 /* Returns the seconds that it took. */
@@ -153,6 +231,7 @@ static void test_unlimited(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited), cmocka_unit_test(test_unlimited)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited), cmocka_unit_test(test_unlimited),
+                                       cmocka_unit_test(test_no_guess)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "relay_visitor.h"
 #include "net/relay/meeting.h"
 #include "net/relay/relay_host.h"
+#include "net/relay/relay_host_internal.h"
 #include "base/clock.h"
 
 #include <nebula/log.h>
@@ -309,6 +310,22 @@ static void test_meetings(void **state)
     run_free(&r);
 }
 
+/* A bucket of calls gives its burst at once, then its rate. */
+static void test_calls(void **state)
+{
+    (void)state;
+    struct neb_relay_bucket b = {0};
+    int64_t second = 1000000000, now = 5 * second;
+    for (int i = 0; i < 8; i++) assert_true(neb__relay_within_burst(&b, 8, 2, now));
+    assert_false(neb__relay_within_burst(&b, 8, 2, now));
+    now += second;
+    assert_true(neb__relay_within_burst(&b, 8, 2, now) && neb__relay_within_burst(&b, 8, 2, now));
+    assert_false(neb__relay_within_burst(&b, 8, 2, now));
+    now += 1000 * second; /* no more than a full bucket */
+    for (int i = 0; i < 8; i++) assert_true(neb__relay_within_burst(&b, 8, 2, now));
+    assert_false(neb__relay_within_burst(&b, 8, 2, now));
+}
+
 /* A run that a guest showed takes all connections: a run of the operator's gets one of them. */
 static void test_connections(void **state)
 {
@@ -375,6 +392,7 @@ int main(void)
         cmocka_unit_test_teardown(test_pings, close_host),
         cmocka_unit_test_teardown(test_meetings, close_host),
         cmocka_unit_test_teardown(test_connections, close_host),
+        cmocka_unit_test(test_calls),
     };
     neb_log_set_level(NEB_LOG_ERROR);
     return cmocka_run_group_tests(tests, set_up, tear_down);

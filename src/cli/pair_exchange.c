@@ -1,7 +1,9 @@
 /* pair_exchange.c: the messages of a pairing over a meeting.
  *
  *     creator                    joiner
- *     hello, proof         ⇄     hello, proof           in the open; seal/pairing.h
+ *     hello                ⇄     hello                  in the open; seal/pairing.h
+ *                          ←     proof                  this is the joiner's one guess
+ *     proof                →
  *     C card               ⇄     C card                 sealed, like all that follows
  *     R roster, in pieces  →
  *                          ←     D genesis hash         the roster is on the joiner's disk
@@ -22,8 +24,9 @@ enum {
     PIECES_MAX = 12,
     REASON_MAX = 200
 };
-static const double answer_s =
-    30; /* for one message: the other's program answers by itself, without its person */
+/* For one message: the other's program answers by itself, without its person. Before the proof somebody else may have come, who says
+ * nothing; the rightful one waits behind it. */
+static const double answer_s = 30, prove_s = 15;
 
 neb_status neb__pair_prove(struct neb_pair_talk *t, bool creator, const struct neb_pair_code *code)
 {
@@ -32,11 +35,17 @@ neb_status neb__pair_prove(struct neb_pair_talk *t, bool creator, const struct n
     size_t n;
     neb__meeting_key(t->meeting, &relay);
     NEB_TRY(neb__pairing_begin(&t->pairing, creator, code, &relay, hello));
+    t->guessed = false;
     NEB_TRY(neb__meeting_send(t->meeting, hello, sizeof hello));
-    NEB_TRY(neb__meeting_receive(t->meeting, answer_s, in, &n));
+    NEB_TRY(neb__meeting_receive(t->meeting, prove_s, in, &n));
     NEB_TRY(neb__pairing_hello(&t->pairing, in, n, proof));
-    NEB_TRY(neb__meeting_send(t->meeting, proof, sizeof proof));
-    NEB_TRY(neb__meeting_receive(t->meeting, answer_s, in, &n));
+    if (!creator) {
+        t->guessed = true;
+        NEB_TRY(neb__meeting_send(t->meeting, proof, sizeof proof));
+    }
+    NEB_TRY(neb__meeting_receive(t->meeting, prove_s, in, &n));
+    t->guessed = true;
+    if (creator) NEB_TRY(neb__meeting_send(t->meeting, proof, sizeof proof));
     return neb__pairing_proof(&t->pairing, in, n);
 }
 

@@ -9,9 +9,11 @@ struct neb_pair_talk {
     struct neb_meeting *meeting;
     struct neb_pairing pairing;
     struct neb_member self, other; /* as the cards say; the relay host is one of the addresses */
+    bool guessed; /* somebody has had a guess at the code: its proof came, or ours has left */
 };
 
-/* Proves that the codes are the same. NEB_ERR_AUTH: they are not (or somebody changes messages); the code is worth nothing
+/* Proves that the codes are the same; the joiner proves it first. Unless t->guessed, a failure leaves the code as good as new: a share
+ * says nothing of the words, and every attempt has shares of its own. NEB_ERR_AUTH: they are not (or somebody changes messages); the code is worth nothing
  * any more. NEB_ERR_STATE, NEB_ERR_VERSION, NEB_ERR_PROTOCOL, NEB_ERR_PEER, NEB_ERR_TIMEOUT. None is logged. */
 neb_status neb__pair_prove(struct neb_pair_talk *t, bool creator, const struct neb_pair_code *code);
 /* Tells who this site is, and learns who the other is. */

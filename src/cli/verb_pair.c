@@ -1,8 +1,9 @@
 /* verb_pair.c: `nebula-i pair`: two sites get a common roster with a code that one tells the other, over a relay host.
  *
  * The site that is run without a code makes one, shows it and waits; it is the run's operator. The other is run with the code.
- * A code is good for one attempt. If that fails, a new one is made, and after a few of them the command ends: whoever guesses gets that many
- * guesses of 2^33 before a person looks. */
+ * A code is good for one guess. If that fails, a new one is made, and after a few of them the command ends: whoever guesses gets that many
+ * guesses of 2^33 before a person looks. Somebody who comes and says nothing, or nonsense, has made no guess: the site meets again with the
+ * same code, as long as it waits. */
 #include "cli/member_words.h"
 #include "cli/pair_exchange.h"
 #include "cli/pair_roster.h"
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 enum { ATTEMPTS = 5 };
-static const double proxy_s = 15, busy_s = 10;
+static const double proxy_s = 15, busy_s = 10, again_s = 0.2;
 
 struct options {
     char *relay, *proxy;
@@ -184,7 +185,9 @@ static neb_status take_roster(struct pair *p, struct neb_pair_talk *t)
     return status;
 }
 
-static neb_status talk(struct pair *p, struct neb_meeting *m, bool creator, const struct neb_pair_code *code)
+/* *guessed: the code has been tried, and is worth nothing any more. */
+static neb_status talk(struct pair *p, struct neb_meeting *m, bool creator, const struct neb_pair_code *code,
+                       bool *guessed)
 {
     struct neb_pair_talk t = {.meeting = m, .self = p->self};
     neb_status status = add_relay(p, m, &t.self);
@@ -198,25 +201,54 @@ static neb_status talk(struct pair *p, struct neb_meeting *m, bool creator, cons
         }
     }
     neb__pairing_wipe(&t.pairing);
+    *guessed = t.guessed;
     return status;
 }
 
-/* One code, one attempt. */
+/* Who has come has made no guess. */
+static bool was_no_guess(neb_status s)
+{
+    return s == NEB_ERR_TIMEOUT || s == NEB_ERR_PEER || s == NEB_ERR_PROTOCOL || s == NEB_ERR_AUTH;
+}
+
+/* Meets until somebody has made a guess, or the time is over. */
+static neb_status use_code(struct pair *p, bool creator, const struct neb_pair_code *code, bool *guessed)
+{
+    struct neb_meeting *m;
+    neb_status status;
+    bool told = false;
+    *guessed = false;
+    for (;;) {
+        NEB_TRY(meet(p, code, &m));
+        status = talk(p, m, creator, code, guessed);
+        neb__meeting_close(m);
+        /* Another version proves nothing of whoever speaks it: at the site that waits it is told, and the site goes on waiting. */
+        bool again = was_no_guess(status) || (creator && status == NEB_ERR_VERSION);
+        if (status == NEB_OK || *guessed || !again) return status;
+        if (!told || status == NEB_ERR_VERSION)
+            fprintf(stderr,
+                    "somebody came with the number of this code, and made no guess (%s): the code "
+                    "is good still, waiting for the other site\n",
+                    neb_last_error());
+        told = true;
+        rest(again_s);
+    }
+}
+
+/* One code, one guess. */
 static neb_status try_code(struct pair *p)
 {
     struct neb_pair_code code;
     char text[NEB_PAIR_CODE_SIZE];
-    struct neb_meeting *m;
+    bool guessed;
     NEB_TRY(neb__pair_code_make(&code));
     neb__pair_code_format(&code, text);
     printf("%s\n", text);
     fflush(stdout);
     fprintf(stderr, "at the other site, within %.0f s: nebula-i pair NAME %s --relay %s\n", left(p), text,
             p->o->relay);
-    NEB_TRY(meet(p, &code, &m));
-    neb_status status = talk(p, m, true, &code);
-    neb__meeting_close(m);
-    return status;
+    neb_status status = use_code(p, true, &code, &guessed);
+    return guessed && status == NEB_ERR_TIMEOUT ? NEB_ERR_PEER : status;
 }
 
 /* What another code may help against: a wrong one was tried, somebody left or sent nonsense, the number is taken. */
@@ -249,15 +281,11 @@ static neb_status create(struct pair *p)
 
 static neb_status join(struct pair *p, const struct neb_pair_code *code)
 {
-    struct neb_meeting *m;
+    bool guessed;
     p->until = neb__now_ns() + (int64_t)(p->o->wait * 1e9);
-    neb_status status = meet(p, code, &m);
-    if (status == NEB_OK) {
-        status = talk(p, m, false, code);
-        neb__meeting_close(m);
-    }
+    neb_status status = use_code(p, false, code, &guessed);
     if (status == NEB_OK) return NEB_OK;
-    if (status == NEB_ERR_AUTH || status == NEB_ERR_PEER)
+    if (guessed && (status == NEB_ERR_AUTH || status == NEB_ERR_PEER || status == NEB_ERR_TIMEOUT))
         return neb__fail(status, "%s. The code is void now: take the new one that the other site shows",
                          neb_last_error());
     return neb__fail(status, "%s", neb_last_error());

@@ -291,6 +291,31 @@ static struct neb_relay_member *find_called(struct neb_guest *g)
     return NULL;
 }
 
+/* Each call wakes the called member, which then dials. So calls have buckets as large as what may be joined, of the caller and of the run. */
+static bool may_call(struct neb_guest *g)
+{
+    const struct neb_relay_limits *l = &g->host->limits;
+    double own = (double)l->member_connections, all = (double)l->run_connections;
+    int64_t now = neb__now_ns();
+    if (!neb__relay_within_burst(&g->member->calls, own, own / NEB_CALL_REFILL, now)) {
+        if (!g->member->told_calls)
+            neb__warn("member %u of run %.8s… calls more than %.0f times a second: further calls are refused",
+                      g->member->id, g->run->name, own / NEB_CALL_REFILL);
+        g->member->told_calls = true;
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_QUOTA, "this member calls too often; wait a few seconds");
+        return false;
+    }
+    if (!neb__relay_within_burst(&g->run->calls, all, all / NEB_CALL_REFILL, now)) {
+        if (!g->run->told_calls)
+            neb__warn("run %.8s… calls more than %.0f times a second: further calls are refused",
+                      g->run->name, all / NEB_CALL_REFILL);
+        g->run->told_calls = true;
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_QUOTA, "this run calls too often; wait a few seconds");
+        return false;
+    }
+    return true;
+}
+
 static void call(struct neb_guest *g)
 {
     struct neb_relay_member *m = find_called(g);
@@ -308,6 +333,7 @@ static void call(struct neb_guest *g)
                           g->run->joints);
         return;
     }
+    if (!may_call(g)) return;
     if (neb__random_bytes(&g->ticket, sizeof g->ticket) != NEB_OK) {
         neb__guest_close(g);
         return;

@@ -29,6 +29,8 @@ enum {
     NEB_GUEST_OUT_MAX = 128 << 10,
     NEB_GUEST_TURN = 64 << 10, /* bytes of one guest's session that are read before others have their turn */
     NEB_SHOWS_PER_MINUTE = 60, /* rosters that one network may show */
+    NEB_CALL_REFILL =
+        8, /* seconds in which a member may call as often as it may have connections, a run as pairs */
     NEB_GUEST_PING_SECONDS =
         15, /* between two pings to one that stands; after three without an answer it is gone */
     NEB_JOINT_PIPE =
@@ -39,7 +41,7 @@ enum {
 };
 
 struct neb_relay_bucket {
-    double level; /* bytes that may leave now */
+    double level; /* bytes that may leave, or calls that may be made, now */
     int64_t at;
 };
 
@@ -49,8 +51,8 @@ struct neb_relay_member {
     uint16_t id;
     int connections;
     struct neb_guest *standing;
-    struct neb_relay_bucket bucket;
-    bool told_connections, told_rate;
+    struct neb_relay_bucket bucket, calls;
+    bool told_connections, told_rate, told_calls;
 };
 
 struct neb_relay_run {
@@ -61,9 +63,9 @@ struct neb_relay_run {
     uint64_t network;                 /* … from here; 0: in an earlier life of this host */
     int64_t used_at;                  /* when a member's connection last came or went */
     int joints;
-    struct neb_relay_bucket bucket;
+    struct neb_relay_bucket bucket, calls;
     struct neb_relay_member *members;
-    bool told_connections, told_rate;
+    bool told_connections, told_rate, told_calls;
 };
 
 /* A file that was read, or could not be; it is read again when it changes. */
@@ -220,6 +222,8 @@ void neb__shown_gone(struct neb_guest *g);
 /* ---- relay_rate.c --- */
 /* False: too often. *tell: for the first time in this row. */
 bool neb__relay_within_rate(struct neb_network_rate *table, uint64_t network, double per_minute, bool *tell);
+/* Takes one from the bucket. False: it is empty. */
+bool neb__relay_within_burst(struct neb_relay_bucket *b, double burst, double per_second, int64_t now);
 
 /* ---- relay_joint.c --- */
 neb_status neb__joint_create(struct neb_guest *caller, struct neb_guest *answerer);

@@ -4,13 +4,19 @@
  * passes on what they say and understands none of it; whoever needs secrecy or authenticity makes it in the messages.
  *
  * Everything is bounded, since nobody has proved anything: the number of guests that wait or talk, the attempts from one
- * network, the messages and their size, the time. When all places are taken, the network with the most of them gives one up. An id brings two guests together once: afterwards it is remembered as over,
- * so that a guess at a code costs whoever guesses a meeting, and the rightful two notice. */
+ * network, the messages and their size, the time. When all places are taken, the network with the most of them gives one up.
+ *
+ * An id brings two guests to a talk once. The talk begins when one of them says a second message: in a pairing the first is in the
+ * open and says nothing of the words, the second proves them. From then on the id is remembered as over, so that a guess at a code costs
+ * whoever guesses a meeting, and the rightful two notice. A guest that comes and says nothing, or goes, has used nothing up: the other
+ * may come again, and a third may wait meanwhile. */
 #include "net/relay/relay_host_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
 
 #include <string.h>
+
+#define MET_TEXT "two have met under this code already; begin again with a new code"
 
 static bool within_rate(struct neb_guest *g)
 {
@@ -34,6 +40,20 @@ static void remember(struct neb_relay_host *h, const struct neb_hash *id)
 {
     h->over[h->over_next] = (struct neb_meeting_over){*id, neb__now_ns()};
     h->over_next = (h->over_next + 1) % NEB_MEETINGS_REMEMBERED;
+}
+
+/* Those that wait under an id that is over now would wait in vain. */
+static void end_id(struct neb_guest *g)
+{
+    struct neb_relay_host *h = g->host;
+    struct neb_hash id = g->ask.run;
+    remember(h, &id);
+    for (struct neb_guest *o = h->guests, *next; o; o = next) {
+        next = o->next;
+        if (o->state != NEB_GUEST_MEETING || o->other || !neb__hash_equal(&o->ask.run, &id)) continue;
+        neb__guest_refuse(o, NEB_RELAY_REFUSE_MET, MET_TEXT);
+        next = h->guests; /* the list may have changed */
+    }
 }
 
 static struct neb_guest *who_waits(struct neb_guest *g, int *present)
@@ -80,7 +100,6 @@ static void begin(struct neb_guest *first, struct neb_guest *second)
     first->other = second;
     second->other = first;
     first->since = second->since = neb__now_ns();
-    remember(first->host, &first->ask.run);
     neb__debug("%s and %s meet", first->remote, second->remote);
     if (neb__guest_say(first, NEB_RELAY_JOINED, &yes, 1) == NEB_OK)
         neb__guest_say(second, NEB_RELAY_JOINED, &no, 1);
@@ -98,8 +117,7 @@ void neb__meet_ask(struct neb_guest *g)
         neb__guest_refuse(g, NEB_RELAY_REFUSE_MEETING,
                           "too many attempts to meet from this network; wait a minute and try again");
     else if (is_over(h, &g->ask.run))
-        neb__guest_refuse(g, NEB_RELAY_REFUSE_MET,
-                          "two have met under this code already; begin again with a new code");
+        neb__guest_refuse(g, NEB_RELAY_REFUSE_MET, MET_TEXT);
     else if (!first && present >= h->limits.meetings && !make_place(g))
         neb__guest_refuse(g, NEB_RELAY_REFUSE_MEETING,
                           "too many wait to meet here just now; try again in a while");
@@ -121,6 +139,7 @@ void neb__meet_say(struct neb_guest *g, const uint8_t *p, size_t n)
                           NEB_MEETING_MESSAGES);
         return;
     }
+    if (g->said == 2 && !is_over(g->host, &g->ask.run)) end_id(g);
     neb__guest_say(g->other, NEB_RELAY_SAY, p, n);
 }
 

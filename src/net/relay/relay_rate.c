@@ -1,4 +1,4 @@
-/* relay_rate.c: how often a network (a /24, a /64) may do what strangers may do: a bucket for each network.
+/* relay_rate.c: how often a network (a /24, a /64) may do what strangers may do, and a member or a run may call: buckets.
  *
  * A table has room for NEB_RATE_NETWORKS of them. The one that was unused for longest makes room for a new one; its bucket is
  * full again by then, unless more networks than that try within a minute. */
@@ -33,4 +33,13 @@ bool neb__relay_within_rate(struct neb_network_rate *table, uint64_t network, do
     *tell = !r->told;
     r->told = true;
     return false;
+}
+
+bool neb__relay_within_burst(struct neb_relay_bucket *b, double burst, double per_second, int64_t now)
+{
+    b->level = b->at ? neb__clamp(b->level + per_second * (double)(now - b->at) * 1e-9, 0, burst) : burst;
+    b->at = now;
+    if (b->level < 1) return false;
+    b->level -= 1;
+    return true;
 }
