@@ -1,5 +1,5 @@
 /* test_round_limits.c: what one member can use up: the lapses of a site whose key it stole, the places for what is kept of others,
- * the time of all for state roots, the line for cells that nobody can prove. */
+ * the time of all for state roots, the numbers of views. */
 #include "check.h"
 #include "base/bytes.h"
 #include "solo.h"
@@ -150,13 +150,31 @@ static void roots_are_made_for_so_long(void **state)
     solo_stop(&s);
 }
 
+/* A leader answers a member in a higher view by leading one above it. The others ignore views that are too far above their own:
+ * a member that names the highest one they still listen to must not make the leader go beyond it. */
+static void a_huge_view_shuts_no_leader_out(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = s.r->view;
+        solo_frame(
+            &s, (struct neb_round_frame){
+                    .type = NEB_ROUND_FRAME_REPORT, .from = 1, .view = before + NEB_VIEW_LEAP, .normal = 0});
+        solo_run(&s, 100);
+        assert_int_equal(solo_status(&s).state, NEB_ROUND_LEAD);
+        assert_in_range(s.r->view, before + 1, before + NEB_VIEW_LEAP);
+    }
+    solo_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stolen_key_leaves_lapses),
-        cmocka_unit_test(a_new_key_brings_new_lapses),
-        cmocka_unit_test(a_flood_drives_out_nothing),
-        cmocka_unit_test(roots_are_made_for_so_long),
+        cmocka_unit_test(a_stolen_key_leaves_lapses),      cmocka_unit_test(a_new_key_brings_new_lapses),
+        cmocka_unit_test(a_flood_drives_out_nothing),      cmocka_unit_test(roots_are_made_for_so_long),
+        cmocka_unit_test(a_huge_view_shuts_no_leader_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

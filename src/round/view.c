@@ -90,6 +90,7 @@ static void elect(struct neb_round *r)
 
 static void ask(struct neb_round *r, uint64_t above)
 {
+    if (above > r->view + NEB_VIEW_LEAP / 2) above = r->view + NEB_VIEW_LEAP / 2; /* or nobody would listen */
     uint64_t top = above > r->view ? above : r->view;
     uint64_t want = (top / NEB_SITES_MAX + 1) * NEB_SITES_MAX + r->self;
     if (want != r->want_view || r->ask_phase != 1) r->asked = 0;
