@@ -49,17 +49,24 @@ static int known_seed(const char *mutant)
                  {"forget_early", 7023491},
                  {"ask_before_looking", 101293},
                  {"final_over_open", 11060341},
+                 {"ask_below", 30010373},
                  {"go_in_silence", 7012013}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, mutant)) return known[i].seed;
     return 0;
 }
 
+/* Those of secure sums that only a liar can use, too. */
+static bool needs_liar(int mutant)
+{
+    return mutant == (int)NEB_MUTANT_any_seeds || mutant == (int)NEB_MUTANT_final_over_open ||
+           mutant == (int)NEB_MUTANT_ask_below;
+}
+
 static bool caught(int mutant, int seed, struct neb_sim_result *r)
 {
     bool secure = mutant >= (int)NEB_MUTANT_FIRST_SECURE;
-    bool lies = mutant >= WITHOUT_LIARS &&
-                (!secure || mutant == (int)NEB_MUTANT_any_seeds || mutant == (int)NEB_MUTANT_final_over_open);
+    bool lies = mutant >= WITHOUT_LIARS && (!secure || needs_liar(mutant));
     struct neb_sim_fault o = {.seed = (uint64_t)seed,
                               .liars = lies,
                               .byzantine = mutant == (int)NEB_MUTANT_forget_early,

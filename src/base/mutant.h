@@ -65,15 +65,16 @@
     X(go_in_silence, "a site leaves the end of the run on the leader's word alone")
 
 /* Those of secure sums. */
-#define NEB_SECURE_MUTANT_LIST(X)                                                      \
-    X(low_threshold, "a secure sum may have any number of updates")                    \
-    X(any_seeds, "the seeds of a result are not compared with the hashes of its OPEN") \
-    X(reveal_early, "shares are revealed before SURVIVORS is certified")               \
-    X(reveal_both, "a site reveals the shares of both seeds of a contributor")         \
-    X(mask_again, "a site makes two updates for one attempt")                          \
-    X(sum_of_nothing, "an update without a step in it counts in a secure sum")         \
-    X(final_over_open, "a run may end behind an OPEN that is not committed yet")       \
-    X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk")
+#define NEB_SECURE_MUTANT_LIST(X)                                                                   \
+    X(low_threshold, "a secure sum may have any number of updates")                                 \
+    X(any_seeds, "the seeds of a result are not compared with the hashes of its OPEN")              \
+    X(reveal_early, "shares are revealed before SURVIVORS is certified")                            \
+    X(reveal_both, "a site reveals the shares of both seeds of a contributor")                      \
+    X(mask_again, "a site makes two updates for one attempt")                                       \
+    X(sum_of_nothing, "an update without a step in it counts in a secure sum")                      \
+    X(final_over_open, "a run may end behind an OPEN that is not committed yet")                    \
+    X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk") \
+    X(ask_below, "a candidate asks for a view that a site which was judged cannot join")
 #define NEB_MUTANT_FIRST_SECURE NEB_MUTANT_low_threshold
 
 enum neb_mutant {

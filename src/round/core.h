@@ -288,6 +288,7 @@ struct neb_round {
         best_prepared; /* byzantine: of each, of the best */
     int ask_phase;     /* 1: asking, 2: collecting votes, 3: fetching the best log */
     int64_t ask_end;
+    uint64_t ask_above; /* the next election must be for a view above this one; 0: above this site's own */
 
     /* leading */
     struct neb_said start; /* the signed beginning of this view; kind 0: none */

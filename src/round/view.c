@@ -77,6 +77,7 @@ static void elect(struct neb_round *r)
 {
     neb__view_follow(r, r->want_view);
     r->state = NEB_ROUND_ELECT;
+    r->ask_above = 0;
     r->ask_phase = 2;
     r->voted = 0;
     r->votes = 0;
@@ -195,9 +196,27 @@ static void send_vote(struct neb_round *r)
     if (r->state == NEB_ROUND_ELECT && !(r->voted & neb__bit(r->self))) neb__votes_count(r, r->self, &f);
 }
 
+/* A site that names higher and higher views would keep the leader busy with elections. */
+static bool may_raise(const struct neb_round *r, struct neb_core_peer *p)
+{
+    if (r->now < p->raise_at) return false;
+    if (r->now > p->raise_at + 60000) p->raises = 0;
+    p->raise_at = r->now + (p->raises > 2 ? r->cfg.elect_ms << (p->raises < 8 ? p->raises - 2 : 6) : 0);
+    p->raises++;
+    return true;
+}
+
+/* A judged leader may be in a view of its own, which it began in vain. It can join only what is above that, and its vote may be needed. */
+static void look_above(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    bool above = neb__idle_leader(r, from) && f->view > r->view && f->view > r->ask_above;
+    if (above && may_raise(r, &r->peer[from]) && !NEB_MUTANT(ask_below)) r->ask_above = f->view;
+}
+
 static void asked_or_elected(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state == NEB_ROUND_BOOT || !is_voter(r) || neb__view_leader_of(f->number) != from) return;
+    look_above(r, from, f);
     bool again = f->type == NEB_ROUND_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
     if (!again && (f->number <= r->view || neb__idle_leader(r, from))) return;
     if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) return;
@@ -341,16 +360,6 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
     }
 }
 
-/* A site that names higher and higher views would keep the leader busy with elections. */
-static bool may_raise(const struct neb_round *r, struct neb_core_peer *p)
-{
-    if (r->now < p->raise_at) return false;
-    if (r->now > p->raise_at + 60000) p->raises = 0;
-    p->raise_at = r->now + (p->raises > 2 ? r->cfg.elect_ms << (p->raises < 8 ? p->raises - 2 : 6) : 0);
-    p->raises++;
-    return true;
-}
-
 /* ---- entry points -------------------------------------------------------------------------------------- */
 
 void neb__view_durable(struct neb_round *r)
@@ -427,5 +436,5 @@ void neb__view_tick(struct neb_round *r)
     }
     if (r->ask_phase == 1 && r->now >= r->ask_end) r->ask_phase = 0;
     bool idle = r->state == NEB_ROUND_FOLLOW || r->state == NEB_ROUND_SYNC;
-    if (idle && is_voter(r) && r->now >= r->elect_at) ask(r, 0);
+    if (idle && is_voter(r) && r->now >= r->elect_at) ask(r, r->ask_above);
 }
