@@ -49,6 +49,7 @@ static int known_seed(const char *mutant)
                  {"forget_early", 7023491},
                  {"ask_before_looking", 101293},
                  {"final_over_open", 11060341},
+                 {"keep_open", 30046633},
                  {"ask_below", 30010373},
                  {"go_in_silence", 7012013}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -60,7 +61,7 @@ static int known_seed(const char *mutant)
 static bool needs_liar(int mutant)
 {
     return mutant == (int)NEB_MUTANT_any_seeds || mutant == (int)NEB_MUTANT_final_over_open ||
-           mutant == (int)NEB_MUTANT_ask_below;
+           mutant == (int)NEB_MUTANT_keep_open || mutant == (int)NEB_MUTANT_ask_below;
 }
 
 static bool caught(int mutant, int seed, struct neb_sim_result *r)

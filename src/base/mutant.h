@@ -74,6 +74,7 @@
     X(sum_of_nothing, "an update without a step in it counts in a secure sum")                      \
     X(final_over_open, "a run may end behind an OPEN that is not committed yet")                    \
     X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk") \
+    X(keep_open, "an update that no record may name any more stays open after a start")             \
     X(ask_below, "a candidate asks for a view that a site which was judged cannot join")
 #define NEB_MUTANT_FIRST_SECURE NEB_MUTANT_low_threshold
 

@@ -463,6 +463,18 @@ void neb__core_apply_progress(struct neb_round *r)
     if (!r->applying && !r->rooting) settle_if_due(r);
 }
 
+/* No record may name the open update any more: it is discarded, and its work is in the next one. */
+static void discard_if_expired(struct neb_round *r, uint32_t c)
+{
+    struct neb_core_cell *cell = &r->cell[c];
+    uint64_t last = cell->open.b + (r->cfg.secure ? 0 : r->cfg.staleness);
+    if (!cell->open.k || cell->v_site <= last) return;
+    struct neb_action *a = neb__core_act(r, NEB_ACT_DISCARD);
+    a->c0 = c, a->c1 = c + 1;
+    a->k = cell->open.k;
+    cell->open.k = 0;
+}
+
 static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c)
 {
     struct neb_core_cell *cell = &r->cell[c];
@@ -474,12 +486,8 @@ static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c
         if (known && r->cfg.end_drop) cell->clean = cell->exact;
         cell->base = known ? cell->captured : r->steps;
         cell->open.k = 0;
-    } else if (cell->open.k && cell->v_site > cell->open.b + (r->cfg.secure ? 0 : r->cfg.staleness)) {
-        struct neb_action *a = neb__core_act(r, NEB_ACT_DISCARD);
-        a->c0 = c, a->c1 = c + 1;
-        a->k = cell->open.k;
-        cell->open.k = 0;
-    }
+    } else
+        discard_if_expired(r, c);
 }
 
 void neb__core_applied(struct neb_round *r, const struct neb_event *ev)
@@ -531,6 +539,8 @@ void neb__core_capture_due(struct neb_round *r)
     if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry ||
         !(r->roster.trains & neb__bit(r->self)))
         return;
+    /* A checkpoint that was made between a merge and the discard behind it brings the update back at a start. */
+    for (uint32_t c = 0; c < r->cfg.cells && !NEB_MUTANT(keep_open); c++) discard_if_expired(r, c);
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
         uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
         struct neb_core_cell *cell = &r->cell[c0];
