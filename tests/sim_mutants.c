@@ -50,6 +50,7 @@ static int known_seed(const char *mutant)
                  {"ask_before_looking", 101293},
                  {"final_over_open", 11060341},
                  {"keep_open", 30046633},
+                 {"believe_anybody", 9022085},
                  {"ask_below", 30010373},
                  {"go_in_silence", 7012013}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

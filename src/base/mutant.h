@@ -49,19 +49,20 @@
 #define NEB_MUTANT_FIRST_ROUTE NEB_MUTANT_no_relay
 
 /* Those that only a liar can use. */
-#define NEB_LIAR_MUTANT_LIST(X)                                                \
-    X(trust_records, "a record counts without its leader's signature")         \
-    X(trust_acks, "an acknowledgement's signature is not checked")             \
-    X(trust_votes, "a vote's signature is not checked")                        \
-    X(trust_leaders, "a leader need not show its votes")                       \
-    X(trust_lapses, "a lapse counts without its site's word")                  \
-    X(trust_certificates, "a certificate's signatures are not checked")        \
-    X(count_void, "acknowledgements of an older lapse count in a certificate") \
-    X(sign_anything, "a voter does not check what it signs")                   \
-    X(keep_idle, "a leader that commits nothing stays")                        \
-    X(judge_briefly, "a leader that commits nothing is forgiven soon")         \
-    X(convict_nobody, "statements that contradict each other convict nobody")  \
-    X(forget_early, "a candidate gives up its log before it can lead")         \
+#define NEB_LIAR_MUTANT_LIST(X)                                                              \
+    X(trust_records, "a record counts without its leader's signature")                       \
+    X(trust_acks, "an acknowledgement's signature is not checked")                           \
+    X(trust_votes, "a vote's signature is not checked")                                      \
+    X(trust_leaders, "a leader need not show its votes")                                     \
+    X(trust_lapses, "a lapse counts without its site's word")                                \
+    X(trust_certificates, "a certificate's signatures are not checked")                      \
+    X(count_void, "acknowledgements of an older lapse count in a certificate")               \
+    X(sign_anything, "a voter does not check what it signs")                                 \
+    X(keep_idle, "a leader that commits nothing stays")                                      \
+    X(judge_briefly, "a leader that commits nothing is forgiven soon")                       \
+    X(convict_nobody, "statements that contradict each other convict nobody")                \
+    X(forget_early, "a candidate gives up its log before it can lead")                       \
+    X(believe_anybody, "a first start waits because one member says that the disk was lost") \
     X(go_in_silence, "a site leaves the end of the run on the leader's word alone")
 
 /* Those of secure sums. */

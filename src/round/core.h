@@ -268,6 +268,9 @@ struct neb_round {
 
     /* greeting after a start */
     uint64_t greet_nonce, greeted, greet_any, greetings;
+    bool proven;    /* it forgot a vote or a record that it signed: nobody's word alone */
+    bool begins;    /* a member said that its disk was lost, and nobody has begun */
+    uint64_t blank; /* sites that show that they have promised nothing */
     uint64_t boot_view, boot_normal, boot_head; /* the promises on the disk when this process began */
     bool spoke;                                 /* this process has greeted and may have promised something */
     int greet_phase;
@@ -426,6 +429,7 @@ void neb__view_greet_tick(struct neb_round *r);
 void neb__view_greet_durable(struct neb_round *r);
 void neb__view_greet_not_backed(struct neb_round *r, unsigned site);
 void neb__view_greet_remember(struct neb_core_peer *p, const struct neb_round_frame *f);
+void neb__view_greet_blank(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 
 /* votes.c */
 void neb__votes_count(struct neb_round *r, unsigned from, const struct neb_round_frame *f);

@@ -68,7 +68,7 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
     uint64_t k = r->first_k = first_number(r, lapse && lapse == r->greet_lapse);
     if (NEB_MUTANT(reuse_sequence)) k = 1, r->next_k = 1;
     if (k > r->next_k) r->next_k = k;
-    r->damaged = r->forgot = false;
+    r->damaged = r->forgot = r->proven = r->begins = false;
     r->spoke = true;
     r->foreign = true; /* until its leader has been heard */
     r->fresh = lapse && lapse == r->greet_lapse;
@@ -156,6 +156,18 @@ static bool lost(const struct neb_round *r, const struct neb_round_frame *f, boo
     return r->empty && f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
 }
 
+/* Nobody signs it when a member says that this empty disk was lost. A liar says so to everybody at a first start, and all would
+ * wait for a site that has forgotten nothing. But if enough voters to meet every quorum that this site may have been part of have
+ * promised nothing themselves, there was no such quorum. (One of them may have lost its disk, too: two at a time are more than is
+ * promised.) Whoever can show that the run has begun has the time of a greeting for it. A new lapse is needed all the same, which
+ * makes void what this site may have said. */
+static bool nobody_began(const struct neb_round *r)
+{
+    bool known = r->proven || r->commit || r->head || r->cfg.quorum == NEB_QUORUM_OLD;
+    return r->empty && !known && (r->begins || r->now >= r->greet_end) && !NEB_MUTANT(believe_anybody) &&
+           neb__members_remembers(&r->roster, r->self, r->blank);
+}
+
 /* Whether this site did give itself the number that a peer says it had. */
 static bool own_lapse(const struct neb_round *r, const struct neb_round_frame *f)
 {
@@ -204,8 +216,9 @@ void neb__view_greet_not_backed(struct neb_round *r, unsigned site)
 void neb__view_greet_tick(struct neb_round *r)
 {
     bool alone = !(r->roster.members & ~neb__bit(r->self));
-    bool trust =
-        !r->damaged && !r->forgot && (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
+    if (r->forgot && nobody_began(r)) r->forgot = false, r->begins = true;
+    bool trust = !r->damaged && !r->forgot && !r->begins &&
+                 (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
     if (trust && neb__core_quorum(r, r->greet_any | neb__bit(r->self))) {
         greet_done(r, r->greet_known);
         return;
@@ -288,6 +301,15 @@ void neb__view_greet_remember(struct neb_core_peer *p, const struct neb_round_fr
     if (f->lapse > p->lapse_seen) new_lapse(p, f->lapse, p->greeted < p->life ? p->greeted : p->life);
     if (view > p->view_seen) p->view_seen = view, p->head_seen = 0;
     if (ack && view == p->view_seen && f->head > p->head_seen) p->head_seen = f->head;
+}
+
+/* Whether the sender has joined a view: before that it has promised nothing. */
+void neb__view_greet_blank(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    if (f->view || f->commit)
+        r->blank &= ~neb__bit(from);
+    else
+        r->blank |= neb__bit(from);
 }
 
 /* A site greets. */

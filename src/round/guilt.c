@@ -150,8 +150,9 @@ void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own)
 {
     const struct greeting g = {r->lapse[r->self], r->spoke ? UINT64_MAX : r->incarnation, r->boot_view,
                                r->boot_normal, r->boot_head};
-    if (r->state != NEB_ROUND_BOOT || own->site != r->self || r->forgot || !shows_more(own, &g)) return;
-    r->forgot = neb__said_genuine(own, &r->cfg.genesis, &r->cfg.seal);
+    if (r->state != NEB_ROUND_BOOT || own->site != r->self || r->proven || !shows_more(own, &g)) return;
+    r->proven = neb__said_genuine(own, &r->cfg.genesis, &r->cfg.seal);
+    r->forgot = r->forgot || r->proven;
 }
 
 /* Where the statement is kept: in a free place; in that of the oldest one of its author, who has its share; or of whoever has the

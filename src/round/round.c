@@ -434,6 +434,7 @@ static void ending(struct neb_round *r)
 static void heed_forgetting(struct neb_round *r)
 {
     bool forgets = r->forgets && !r->forgot;
+    r->proven = r->proven || r->forgets;
     r->forgets = false;
     if (!forgets) return;
     neb__core_note(

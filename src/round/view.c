@@ -378,6 +378,7 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_
 {
     struct neb_core_peer *p = &r->peer[from];
     neb__view_greet_remember(p, f);
+    neb__view_greet_blank(r, from, f);
     switch (f->type) {
     case NEB_ROUND_FRAME_HELLO: neb__view_greet_asked(r, from, f); break;
     case NEB_ROUND_FRAME_HELLO_OK: neb__view_greet_answered(r, from, f); break;
