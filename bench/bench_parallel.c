@@ -8,7 +8,10 @@
  *
  * A layout that shares out the state is measured by the allocator: the state that a rank holds after a step, over
  * the formula. Its buckets and gathered layers are in the memory of the runs; that memory, over the one of ranks
- * that hold everything, stands beside it. */
+ * that hold everything, stands beside it.
+ *
+ * Ranks on several machines add up gradients during the backward pass. beside2 measures that against sums behind it, by the same
+ * processes in turns; bench/beside.sh makes two machines of one. */
 #include "bench.h"
 #include "parallel_arm.h"
 #include "base/file.h"
@@ -29,10 +32,10 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/parallel", "folder", "folder for the job and its text"),
-    NEB_OPT(struct options, arm, NEB_OPT_TEXT, "", NULL,
-            "only this layout: data2, tensor2, pipeline2, zero1, zero2, zero3; state: what ranks hold with "
-            "zero 1, 2, "
-            "3"),
+    NEB_OPT(
+        struct options, arm, NEB_OPT_TEXT, "", NULL,
+        "only this layout: data2, tensor2, pipeline2, zero1, zero2, zero3; state: what ranks hold with "
+        "zero 1, 2, 3; beside2: data2 on two machines, sums beside the backward pass against sums behind it"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "768", NULL, "width of the model; the default is gpt2-124m",
             NEB_OPT_RANGE(8, 65536)),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "12", NULL, "its layers", NEB_OPT_RANGE(2, 1024)),
@@ -116,6 +119,32 @@ static neb_status report(struct neb_figures *f, const struct options *o, const c
     return NEB_OK;
 }
 
+/* ---- sums beside the backward pass ------------------------------------------------------------------------- */
+
+static neb_status report_beside(const struct options *o, struct neb_figures *f, const char *folder)
+{
+    struct neb_arm arm;
+    struct neb_arm_step behind, beside;
+    double ratios[MAX_TURNS], seconds[2][MAX_TURNS];
+    NEB_TRY(neb__arm_start(folder, "parallel.data=2 train.threads=1 parallel.timeout=10m", 2, &arm));
+    neb_status status = neb__arm_step(&arm, 1, &beside); /* plans and warms up */
+    for (int i = 0; status == NEB_OK && i < o->turns; i++) {
+        status = neb__arm_step_behind(&arm, o->steps, &behind);
+        if (status == NEB_OK) status = neb__arm_step(&arm, o->steps, &beside);
+        seconds[0][i] = behind.seconds;
+        seconds[1][i] = beside.seconds;
+        ratios[i] = behind.seconds / beside.seconds;
+        fprintf(stderr, "beside2: sums behind the backward pass %.4g s, beside it %.4g s\n", behind.seconds,
+                beside.seconds);
+    }
+    neb__arm_stop(&arm);
+    NEB_TRY(status);
+    neb__figures_add(f, "step.behind", neb__figures_median(seconds[0], (int)o->turns), "s", NEB_REPORT, 0);
+    neb__figures_add(f, "step.beside", neb__figures_median(seconds[1], (int)o->turns), "s", NEB_REPORT, 0);
+    neb__figures_add(f, "ratio.beside2", neb__figures_median(ratios, (int)o->turns), "", NEB_REPORT, 0);
+    return NEB_OK;
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------- */
 
 enum { RANKS = 2 };
@@ -186,13 +215,14 @@ static neb_status run_arms(const struct options *o, struct neb_figures *f)
     if (!realpath(o->out, folder)) return neb__fail(NEB_ERR_IO, "%s: %s", o->out, strerror(errno));
     job.folder = folder;
     NEB_TRY(neb__arm_job_make(&job));
+    if (o->arm && !strcmp(o->arm, "beside2")) return report_beside(o, f, folder);
     if (!state) NEB_TRY(run_turns(o, f, folder));
     return state || !o->arm ? report_state(o, f, folder) : NEB_OK;
 }
 
 static bool known(const char *name)
 {
-    if (!strcmp(name, "state")) return true;
+    if (!strcmp(name, "state") || !strcmp(name, "beside2")) return true;
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++)
         if (!strcmp(name, arms[i].name)) return true;
     return false;

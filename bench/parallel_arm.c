@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "group/layout.h"
 #include "job/job.h"
+#include "optim/beside.h"
 #include "task/work.h"
 
 #include <errno.h>
@@ -143,29 +144,40 @@ static neb_status make_steps(struct server *s, int64_t steps, struct neb_arm_ste
     return NEB_OK;
 }
 
-/* The first rank reads how many steps to make. 0: the end. */
-static neb_status next_order(struct server *s, int64_t *go)
+struct order {
+    int64_t steps, behind; /* steps 0: the end */
+};
+
+/* The first rank reads it. */
+static neb_status next_order(struct server *s, struct order *o)
 {
-    char line[16];
+    char line[32];
+    neb__group_busy(s->ranks, true); /* ranks on other machines wait without a limit, too */
     if (!neb__group_rank(s->ranks)) {
-        neb__group_busy(s->ranks, true);
-        *go = fgets(line, sizeof line, stdin) ? atoll(line) : 0;
-        neb__group_busy(s->ranks, false);
+        *o = (struct order){0};
+        if (fgets(line, sizeof line, stdin)) *o = (struct order){atoll(line), strstr(line, "behind") != NULL};
     }
-    return neb__group_broadcast(s->ranks, go, sizeof *go, 0);
+    neb_status status = neb__group_broadcast(s->ranks, o, sizeof *o, 0);
+    neb__group_busy(s->ranks, false);
+    NEB_TRY(status);
+    if (o->behind && !neb__group_sums_beside(s->layout.data))
+        return neb__fail(NEB_ERR_CONFIG, "the ranks are on one machine, where sums are never made beside the "
+                                         "backward pass: bench/beside.sh has two");
+    neb__beside_behind(neb__work_optimizer(s->work), o->behind);
+    return NEB_OK;
 }
 
 static neb_status serve(struct server *s)
 {
     bool first = !neb__group_rank(s->ranks);
-    int64_t go = 0;
+    struct order o = {0};
     if (first) printf("ready\n");
     for (;;) {
         struct neb_arm_step r;
         if (first) fflush(stdout);
-        NEB_TRY(next_order(s, &go));
-        if (go < 1) return NEB_OK;
-        NEB_TRY(make_steps(s, go, &r));
+        NEB_TRY(next_order(s, &o));
+        if (o.steps < 1) return NEB_OK;
+        NEB_TRY(make_steps(s, o.steps, &r));
         if (first) printf("%.9g %.9g %.12g %.12g %.12g\n", r.seconds, r.idle, r.state, r.runs, r.values);
     }
 }
@@ -255,10 +267,10 @@ void neb__arm_stop(struct neb_arm *a)
     *a = (struct neb_arm){0};
 }
 
-neb_status neb__arm_step(struct neb_arm *a, int64_t steps, struct neb_arm_step *out)
+static neb_status step(struct neb_arm *a, int64_t steps, const char *how, struct neb_arm_step *out)
 {
     char line[128];
-    int length = snprintf(line, sizeof line, "%" PRId64 "\n", steps);
+    int length = snprintf(line, sizeof line, "%" PRId64 "%s\n", steps, how);
     if (write(a->to, line, (size_t)length) != length)
         return neb__fail(NEB_ERR_PEER, "a layout takes no orders any more");
     NEB_TRY(read_line(a, line, sizeof line));
@@ -266,4 +278,14 @@ neb_status neb__arm_step(struct neb_arm *a, int64_t steps, struct neb_arm_step *
         sscanf(line, "%lf %lf %lf %lf %lf", &out->seconds, &out->idle, &out->state, &out->runs, &out->values);
     if (n == 5 && out->seconds > 0 && out->values > 0) return NEB_OK;
     return neb__fail(NEB_ERR_PEER, "'%.40s' is not the time of a step", line);
+}
+
+neb_status neb__arm_step(struct neb_arm *a, int64_t steps, struct neb_arm_step *out)
+{
+    return step(a, steps, "", out);
+}
+
+neb_status neb__arm_step_behind(struct neb_arm *a, int64_t steps, struct neb_arm_step *out)
+{
+    return step(a, steps, " behind", out);
 }

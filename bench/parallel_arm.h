@@ -35,6 +35,8 @@ struct neb_arm {
 neb_status neb__arm_start(const char *folder, const char *layout, int ranks, struct neb_arm *out);
 void neb__arm_stop(struct neb_arm *a);
 neb_status neb__arm_step(struct neb_arm *a, int64_t steps, struct neb_arm_step *out);
+/* The same with gradients that are added up behind the backward pass. An error for ranks on one machine, which always do so. */
+neb_status neb__arm_step_behind(struct neb_arm *a, int64_t steps, struct neb_arm_step *out);
 
 /* Such a process: makes as many steps as each line of the standard input says. */
 int neb__arm_serve(const char *folder, const char *layout);

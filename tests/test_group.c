@@ -1,7 +1,9 @@
 /* test_group.c: the ranks of a site: operations through shared memory, and ranks that die or hang. The ranks
- * are children of this process; their engine has only a place and shared memory. A second engine has only
- * messages, as if every rank were on a machine of its own. */
+ * are children of this process; their engine has only a place and shared memory. far.h has ranks that are as if each were on a machine
+ * of its own. */
 #include "support/check.h"
+#include "support/far.h"
+#include "support/forked.h"
 #include "base/log.h"
 #include "group/channel.h"
 #include "group/group.h"
@@ -10,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,98 +51,6 @@ static const struct neb_group_engine engine = {.abi = NEB_GROUP_ABI,
                                                .share = child_share,
                                                .close = child_close};
 
-/* ---- ranks without common memory: a socket for each pair, for the group of all ranks and for one split off ---- */
-
-enum { PARTS = 2 };
-static int far_fd[PARTS][RANKS][RANKS]; /* [part][from][to]: where `from` writes to `to` and reads from it */
-
-struct far_request {
-    int fd; /* -1: it is over */
-    void *to;
-    size_t n;
-};
-
-static neb_status far_open(const struct neb_group_host *host, void **ctx, struct neb_group_place *out)
-{
-    *out = (struct neb_group_place){child.rank, RANKS};
-    (void)host;
-    *ctx = far_fd[0];
-    return NEB_OK;
-}
-
-static neb_status far_split(void *ctx, int color, void **out, struct neb_group_place *place)
-{
-    (void)ctx, (void)color;
-    *place = (struct neb_group_place){child.rank, RANKS};
-    *out = far_fd[1];
-    return NEB_OK;
-}
-
-static neb_status far_share(void *ctx, size_t bytes, void **out)
-{
-    (void)ctx, (void)bytes;
-    *out = NULL;
-    return NEB_OK;
-}
-
-static neb_status far_begin(struct far_request r, void **request)
-{
-    struct far_request *p = malloc(sizeof *p);
-    if (!p) return NEB_ERR_NOMEM;
-    *p = r;
-    *request = p;
-    return NEB_OK;
-}
-
-static neb_status far_send(void *ctx, const void *bytes, int64_t n, int to, void **request)
-{
-    int(*fd)[RANKS] = ctx;
-    if (send(fd[child.rank][to], bytes, (size_t)n, MSG_NOSIGNAL) != n) return NEB_ERR_IO;
-    return far_begin((struct far_request){.fd = -1}, request);
-}
-
-static neb_status far_receive(void *ctx, void *bytes, int64_t n, int from, void **request)
-{
-    int(*fd)[RANKS] = ctx;
-    return far_begin((struct far_request){fd[child.rank][from], bytes, (size_t)n}, request);
-}
-
-static neb_status far_test(void *ctx, void *request, int *done)
-{
-    struct far_request *r = request;
-    (void)ctx;
-    *done = r->fd < 0 || recv(r->fd, r->to, r->n, MSG_DONTWAIT) == (ssize_t)r->n;
-    if (*done) free(r);
-    return NEB_OK;
-}
-
-static const struct neb_group_engine far_engine = {.abi = NEB_GROUP_ABI,
-                                                   .size = sizeof far_engine,
-                                                   .open = far_open,
-                                                   .split = far_split,
-                                                   .share = far_share,
-                                                   .send = far_send,
-                                                   .receive = far_receive,
-                                                   .test = far_test,
-                                                   .close = child_close};
-
-static const struct neb_group_engine *used = &engine;
-
-static void far_connect(bool opens)
-{
-    for (int part = 0; part < PARTS; part++)
-        for (int a = 0; a < RANKS; a++)
-            for (int b = a + 1; b < RANKS; b++) {
-                int pair[2];
-                if (!opens) {
-                    close(far_fd[part][a][b]), close(far_fd[part][b][a]);
-                    continue;
-                }
-                assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
-                far_fd[part][a][b] = pair[0], far_fd[part][b][a] = pair[1];
-            }
-}
-
 /* Runs fn at every rank; the children's exit codes come back as bits of ranks that failed. pauses: a rank that
  * would never end; -1: none. */
 static unsigned run_ranks(double timeout_s, int pauses, int (*fn)(struct neb_group *g))
@@ -158,7 +67,7 @@ static unsigned run_ranks(double timeout_s, int pauses, int (*fn)(struct neb_gro
         if (pid[r]) continue;
         struct neb_group *g;
         child.rank = r;
-        int bad = neb__group_with(used, timeout_s, &g) != NEB_OK || fn(g);
+        int bad = neb__group_with(&engine, timeout_s, &g) != NEB_OK || fn(g);
         _exit(bad);
     }
     for (int left = RANKS; left; left--) {
@@ -328,52 +237,41 @@ static void test_failures(void **state)
 }
 
 /* Rank 0 waits for rank 1, which hangs; rank 2 waits for rank 0. Both name rank 1, and only that one. */
-static int far_one_hangs(struct neb_group *g)
+static int far_one_hangs(struct neb_group *g, void *arg)
 {
     char x = 1;
-    const int rank = neb__group_rank(g);
-    while (rank == 1) pause();
-    if (neb__group_receive(g, &x, 1, rank ? 0 : 1) != NEB_ERR_PEER) return 1;
+    const int r = neb__group_rank(g);
+    (void)arg;
+    if (r == 1) far_leave();
+    while (r == 1) pause();
+    if (neb__group_receive(g, &x, 1, r ? 0 : 1) != NEB_ERR_PEER) return 1;
     return !strstr(neb_last_error(), "rank 1 of 3 stuck or gone") ||
            !strstr(neb__group_why(g), "rank 1 of 3");
 }
 
 /* A rank that works and shows its beat answers, so nobody is named. */
-static int far_one_works(struct neb_group *g)
+static int far_one_works(struct neb_group *g, void *over)
 {
     char x = 1;
-    const int rank = neb__group_rank(g);
-    if (rank != 1)
-        return neb__group_receive(g, &x, 1, 1) != NEB_ERR_PEER ||
-               !strstr(neb_last_error(), "every rank answers");
-    for (;;) {
-        usleep(1000);
-        neb__group_beat(g);
+    _Atomic int *ended = over;
+    if (neb__group_rank(g) == 1) {
+        while (*ended < 2) neb__group_beat(g);
+        return 0;
     }
-}
-
-/* Whether the well ranks of fn end as they should. A rank on a machine with too much to do may be late to answer, and is then
- * named with the one that hangs; it gets more time until it is not. */
-static bool ends_well(int (*fn)(struct neb_group *g))
-{
-    bool well = false;
-    for (double timeout_s = 6; !well && timeout_s < 100; timeout_s *= 2) {
-        far_connect(true);
-        well = run_ranks(timeout_s, 1, fn) == 1u << 1;
-        far_connect(false);
-    }
-    return well;
+    neb_status status = neb__group_receive(g, &x, 1, 1);
+    ++*ended;
+    return status != NEB_ERR_PEER || !strstr(neb_last_error(), "every rank answers");
 }
 
 static void stuck_ranks_on_other_machines_are_named(void **state)
 {
     (void)state;
+    _Atomic int *ended = forked_memory(sizeof *ended);
     check_log_quiet();
-    used = &far_engine;
-    assert_true(ends_well(far_one_hangs));
-    assert_true(ends_well(far_one_works));
-    used = &engine;
+    assert_int_equal(far_ranks(3, 25, far_one_hangs, NULL), 1u << 1);
+    assert_int_equal(far_ranks(3, 25, far_one_works, ended), 0);
     check_log_restore();
+    forked_free(ended, sizeof *ended);
 }
 
 /* ---- channels --------------------------------------------------------------------------------------------- */

@@ -1,12 +1,20 @@
 /* group.c: opening, splitting and closing a group, and the way of each operation: nothing to do for one rank,
  * shared memory on one machine, the engine between machines. */
 #include "group/group_internal.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "group/on_device.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+int64_t (*neb__group_clock)(void) = neb__now_ns;
+
+double neb__group_since(int64_t ns)
+{
+    return (double)(neb__group_clock() - ns) * 1e-9;
+}
 
 /* ---- opening --------------------------------------------------------------------------------------------- */
 
@@ -143,6 +151,7 @@ void neb__group_close(struct neb_group *g)
     if (g->parent) unlink_from_all(g);
     neb__window_close(g->window);
     neb__roll_close(g->roll);
+    neb__sums_free(g);
     if (g->engine) g->engine->close(g->ctx);
     neb__free(g);
 }
@@ -187,8 +196,11 @@ void neb__group_beat(struct neb_group *g)
     struct neb_group *all = all_ranks(g);
     if (all->window) neb__window_beat(all);
     neb__roll_beat(all->roll);
-    for (struct neb_group *p = all->parts; p; p = p->next)
+    neb__sums_advance(all);
+    for (struct neb_group *p = all->parts; p; p = p->next) {
         if (p->window) neb__window_beat(p);
+        neb__sums_advance(p);
+    }
 }
 
 void neb__group_busy(struct neb_group *g, bool busy)

@@ -74,6 +74,13 @@ neb_status neb__group_barrier(struct neb_group *g);
 neb_status neb__group_send(struct neb_group *g, const void *bytes, size_t n, int to);
 neb_status neb__group_receive(struct neb_group *g, void *bytes, size_t n, int from);
 
+/* Sums beside other work: begun here, and got on by every beat. The values are the sums after the join. Until then no rank reads or
+ * writes them; all ranks begin the same sums in the same order. neb__group_sums_beside(): whether they get on by themselves
+ * before the join. They do between machines. On one machine they would take the cores that compute. */
+bool neb__group_sums_beside(const struct neb_group *g);
+neb_status neb__group_sum_begin(struct neb_group *g, float *values, int64_t n);
+neb_status neb__group_sum_join(struct neb_group *g);
+
 /* The worst status of all ranks. The ranks that are well say which rank is not. */
 neb_status neb__group_agree(struct neb_group *g, neb_status status);
 

@@ -5,6 +5,7 @@
  *     window.c  operations of ranks on one machine, through shared memory
  *     wait.c    operations of ranks on several machines, through the engine's requests
  *     rollcall.c  which of these ranks is stuck
+ *     beside.c  sums of such ranks that go on while they compute
  *     channel.c messages between neighbours that nobody waits to send
  *     on_device.c, exchange_watch.c  values in the memory of devices
  */
@@ -32,6 +33,13 @@ struct neb_group_device {
     int64_t since;         /* … at this time */
 };
 
+/* Sums that were begun and not joined, in the order of all ranks (beside.c). */
+struct neb_rank_sums {
+    struct neb_rank_sum *list; /* [first, begun) are under way, [begun, n) wait for their turn */
+    int first, begun, n, room;
+    neb_status status; /* of those that were under way */
+};
+
 struct neb_group {
     const struct neb_group_engine *engine; /* NULL: one rank */
     void *ctx;
@@ -46,9 +54,13 @@ struct neb_group {
     struct neb_group *parts; /* of the group of all ranks: all that were split off, here and further down … */
     struct neb_group *next; /* … one behind the other: a beat counts in all of them */
     struct neb_group_device device;
+    struct neb_rank_sums sums;
 };
 
-/* group.c: all ranks of the site */
+/* group.c: the time by which patience is measured, ns. Tests have one of their own. */
+extern int64_t (*neb__group_clock)(void);
+double neb__group_since(int64_t ns); /* seconds */
+/* All ranks of the site. */
 const struct neb_group *neb__group_site(const struct neb_group *g);
 neb_status neb__group_usable(const struct neb_group *g); /* NEB_ERR_PEER: it is broken */
 neb_status neb__group_gather_bytes(struct neb_group *g, void *bytes, const int64_t *edge);
@@ -100,6 +112,10 @@ void neb__roll_close(struct neb_roll *roll);
 void neb__roll_beat(struct neb_roll *roll);
 void neb__roll_ask(struct neb_roll *roll);
 int neb__roll_missing(const struct neb_roll *roll, char *names, size_t size);
+
+/* beside.c: sums under way get on. */
+void neb__sums_advance(struct neb_group *g);
+void neb__sums_free(struct neb_group *g);
 
 /* wait.c: the operations through the engine. Each waits until its request is over, at most the timeout. */
 neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,

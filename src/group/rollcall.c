@@ -7,7 +7,6 @@
  * A message is one number: twice the number of the question, plus one in an answer. The messages go through a group of their own, so
  * that they meet no other message between two ranks. A receive from every rank is always under way; it ends with the process. */
 #include "group/group_internal.h"
-#include "base/clock.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -104,7 +103,7 @@ static void hear(struct neb_roll *roll, int rank)
 
 void neb__roll_beat(struct neb_roll *roll)
 {
-    const int64_t now = neb__now_ns();
+    const int64_t now = neb__group_clock();
     if (!roll || now - roll->looked < LOOK_EVERY_NS) return;
     roll->looked = now;
     for (int r = 0; r < roll->size; r++)

@@ -4,7 +4,6 @@
  * piece. Nobody can see the other ranks' beats here. So a rank that has waited for most of it calls the roll
  * (rollcall.c), and names the ranks that do not answer when it gives up. */
 #include "group/group_internal.h"
-#include "base/clock.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -36,7 +35,7 @@ static neb_status stuck(struct neb_group *g, const char *what)
 neb_status neb__wait_request(struct neb_group *g, void *request, const char *what)
 {
     struct neb_roll *roll = neb__group_site(g)->roll;
-    int64_t since = neb__now_ns();
+    int64_t since = neb__group_clock();
     bool asked = false;
     int done = 0;
     for (int64_t looks = 0;; looks++) {
@@ -45,8 +44,8 @@ neb_status neb__wait_request(struct neb_group *g, void *request, const char *wha
         if (status != NEB_OK || done) return status;
         if (looks < SPINS) continue;
         neb__group_beat(g);
-        if (g->unhurried > 0) since = neb__now_ns(), asked = false;
-        const double waited = neb__seconds_since(since);
+        if (g->unhurried > 0) since = neb__group_clock(), asked = false;
+        const double waited = neb__group_since(since);
         if (!asked && waited > asks_after * g->timeout_s) neb__roll_ask(roll), asked = true;
         if (asked && waited > g->timeout_s) return stuck(g, what);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);

@@ -9,7 +9,6 @@
  * next barrier knows that all others are done with the piece before, so one barrier a piece is enough for
  * copying, and two for a reduction. Sums are taken in the order of the ranks. */
 #include "group/group_internal.h"
-#include "base/clock.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -157,8 +156,8 @@ static neb_status look(struct neb_group *g, struct patience *p)
     if (!alive(l)) return neb__window_lost(g, p->rank, "has ended");
     if (now != p->seen || !p->since || atomic_load(&l->busy)) {
         p->seen = now;
-        p->since = neb__now_ns();
-    } else if (neb__seconds_since(p->since) > g->timeout_s) {
+        p->since = neb__group_clock();
+    } else if (neb__group_since(p->since) > g->timeout_s) {
         char how[80];
         snprintf(how, sizeof how, "has made no progress for %.0f s: it is stuck or gone", g->timeout_s);
         return neb__window_lost(g, p->rank, how);

@@ -10,6 +10,7 @@
 #include "optim/offload.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "optim/beside.h"
 #include "optim/muon.h"
 #include "optim/pipeline.h"
 #include "optim/site_stage.h"
@@ -177,6 +178,7 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
     neb_status status = neb__norm_make(ps, !strcmp(d->ops->name, "cpu"), &o->norm);
     if (status == NEB_OK) status = neb__ranks_ranges(o, place->zero);
     if (status == NEB_OK) status = prepare(o, place);
+    if (status == NEB_OK) status = neb__beside_create(o, place->sums);
     if (status != NEB_OK) {
         neb_optimizer_destroy(o);
         return status;
@@ -188,6 +190,7 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
 void neb_optimizer_destroy(neb_optimizer *o)
 {
     if (!o) return;
+    neb__beside_destroy(o);
     neb__offload_destroy(o);
     neb__muon_destroy(o);
     void *memory[] = {o->m, o->v, o->segments, o->scratch};
@@ -409,7 +412,9 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
     bool empty = false;
     const int64_t since = o->timed ? neb__now_ns() : 0;
     neb_status status = begin(o, t, micros, n, lr, seed, reduce, &empty);
+    neb__beside_arm(o, t, reduce);
     if (status == NEB_OK) status = run_all(o, t, micros, n);
+    neb__beside_disarm(o);
     if (status == NEB_OK && o->timed) status = o->dev->ops->sync(o->dev->ctx);
     if (o->timed) o->runs_s += neb__seconds_since(since);
     NEB_TRY(neb__ranks_run_over(o, status));

@@ -16,6 +16,7 @@
  *     optimizer.c   the moments, one step
  *     private_step.c  one step with a clip for each sample, and noise
  *     muon.c        the update of matrices that Muon takes; orthogonal.c
+ *     beside.c      gradients that are added up during the last backward pass
  *     norm.c        the blocks, and the norm over all ranks
  *     offload.c     moments and masters on the host
  *     ranks.c       what the ranks do together in a step and for a checkpoint
@@ -50,8 +51,9 @@ struct neb_state_bucket {
     int segment, segs; /* of the table of segments, whose offsets count from the bucket's first value */
 };
 
-enum { NEB_OFFLOAD_BUCKET = 4 << 20 }; /* values */
+enum { NEB_OFFLOAD_BUCKET = 4 << 20, NEB_SUM_BUCKET = 2 << 20 }; /* values */
 
+struct neb_beside;
 struct neb_offload;
 struct neb_muon;
 
@@ -65,6 +67,7 @@ struct neb_optimizer {
     int64_t *edge;      /* (data ranks + 1) of the ranges with zero 1; NULL: every rank has all */
     int64_t first, end; /* the range of the slab whose moments are here */
     struct neb_norm_plan norm;
+    struct neb_beside *beside;    /* NULL: gradients are added up when the runs are over */
     float *m, *v;                 /* of that range: device, or host with offload */
     struct neb_segment *segments; /* device */
     struct neb_state_bucket *bucket;
@@ -84,6 +87,7 @@ struct neb_state_place {
     int zero;       /* 0, 1 or, for parameters that neb__ranks_partition() has shared out, 2 or 3 */
     bool offload;   /* the moments are on the host, and masters that neb__params_offload() put there */
     int64_t bucket; /* values; 0: NEB_OFFLOAD_BUCKET */
+    int64_t sums;   /* values of a bucket of gradients that copies add up (beside.c); 0: NEB_SUM_BUCKET */
 };
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
                                  const struct neb_state_place *place, neb_optimizer **out);
@@ -129,7 +133,7 @@ neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps
 /* Shares out the slab. */
 neb_status neb__ranks_ranges(neb_optimizer *o, int zero);
 /* The runs of a step are over at this rank, or it cannot make them: no rank goes on alone. */
-neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status);
+neb_status neb__ranks_run_over(neb_optimizer *o, neb_status status);
 /* The step is over at this rank: where only this one failed, nobody waits for it. */
 neb_status neb__ranks_step_over(const neb_optimizer *o, neb_status status);
 /* Adds up gradients, losses and counts, and puts the norm of the whole gradient into `ctl`. */

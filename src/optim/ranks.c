@@ -1,6 +1,7 @@
 /* ranks.c: what the ranks of a site do together in a step of the optimizer, and for a checkpoint. */
 #include "optim/optimizer.h"
 #include "base/mem.h"
+#include "optim/beside.h"
 #include "optim/site_stage.h"
 #include "optim/whole.h"
 #include "tensor/masters.h"
@@ -73,12 +74,19 @@ neb_status neb__ranks_step_over(const neb_optimizer *o, neb_status status)
 /* Copies of a whole model meet after their runs, so they can agree. Ranks that share a model wait for each other inside a
  * run: there a rank that fails gives up the groups in which they wait. So do the ranks of a stage whose neighbours are at other
  * sites. */
-neb_status neb__ranks_run_over(const neb_optimizer *o, neb_status status)
+neb_status neb__ranks_run_over(neb_optimizer *o, neb_status status)
 {
     const struct neb_layout *l = o->layout;
-    if (o->site && neb__group_size(neb__layout_world(l)) > 1) return neb__ranks_step_over(o, status);
-    if (!neb__partition_of_grads(o->params) && neb__group_size(neb__layout_model(l)) == 1)
-        return neb__group_agree(neb__layout_data(l), status);
+    const bool stage = o->site && neb__group_size(neb__layout_world(l)) > 1;
+    const bool agree =
+        !stage && !neb__partition_of_grads(o->params) && neb__group_size(neb__layout_model(l)) == 1;
+    /* the others wait for this rank's sums before they hear that it failed */
+    if (status == NEB_OK || agree) {
+        neb_status sums = neb__beside_finish(o);
+        if (status == NEB_OK) status = sums;
+    }
+    if (stage) return neb__ranks_step_over(o, status);
+    if (agree) return neb__group_agree(neb__layout_data(l), status);
     if (status != NEB_OK) neb__layout_give_up(l);
     return status;
 }
@@ -125,6 +133,8 @@ neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t)
     NEB_TRY(add_partial(o));
     if (neb__partition_of_grads(ps))
         NEB_TRY(compare_order(data, ps->partition)); /* the sums are there */
+    else if (neb__beside_take(o))
+        ; /* so are they */
     else if (o->edge)
         NEB_TRY(neb__device_sum_scatter(data, ps->grad, o->edge, NEB_F32));
     else

@@ -207,13 +207,20 @@ float *neb__param_grad(neb_tape *t, neb_param *p, int *acc)
     return neb__partition_grad(t, p);
 }
 
+void neb__tape_announce_one(neb_tape *t, neb_param *p)
+{
+    if (!t->grad_ready) return;
+    t->announced = true;
+    t->grad_ready(t->grad_ready_arg, p);
+}
+
 void neb__tape_announce(neb_tape *t)
 {
     if (!t->some_complete) return;
     t->some_complete = false;
     for (int i = 0; i < t->params->count; i++) {
         neb_param *p = t->params->list[i];
-        if (p->complete && t->run->last && t->grad_ready) t->grad_ready(t->grad_ready_arg, p);
+        if (p->complete && t->run->last) neb__tape_announce_one(t, p);
         p->complete = false;
     }
 }

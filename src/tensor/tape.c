@@ -158,7 +158,7 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
     t->scope_length = t->n_frames = 0;
     t->scope[0] = 0;
     t->drops = 0;
-    t->in_recompute = t->some_complete = false;
+    t->in_recompute = t->some_complete = t->announced = false;
     t->row_sample = t->row_position = NULL;
     t->team_rows = 0;
     neb__life_reset(&t->life);
@@ -171,6 +171,13 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
     neb__partition_reset(t, plan ? plan->contributions : NULL);
 }
 
+static neb_status clear(neb_tape *t, const neb_param *p)
+{
+    neb_device *d = t->dev;
+    const size_t bytes = (size_t)p->values * sizeof(float);
+    return neb__tape_called(t, t->dry ? NEB_OK : d->ops->fill(d->ctx, t->params->grad + p->offset, 0, bytes));
+}
+
 /* Parameters that no op of this run reaches have gradient 0. */
 static neb_status clear_unreached(neb_tape *t)
 {
@@ -178,11 +185,21 @@ static neb_status clear_unreached(neb_tape *t)
     for (int i = 0; i < t->params->count; i++) {
         neb_param *p = t->params->list[i];
         if (!p->trainable || p->elsewhere || p->written) continue;
-        neb_status status = t->dry ? NEB_OK
-                                   : t->dev->ops->fill(t->dev->ctx, t->params->grad + p->offset, 0,
-                                                       (size_t)p->values * sizeof(float));
-        NEB_TRY(neb__tape_called(t, status));
-        if (!t->dry && t->run->last && t->grad_ready) t->grad_ready(t->grad_ready_arg, p);
+        NEB_TRY(clear(t, p));
+    }
+    return NEB_OK;
+}
+
+/* Gradients to which this run adds nothing are complete before its backward begins. */
+static neb_status announce_unreached(neb_tape *t)
+{
+    if (t->dry || !t->run->last || !t->grad_ready || neb__partition_of_grads(t->params)) return NEB_OK;
+    for (int i = 0; i < t->params->count; i++) {
+        neb_param *p = t->params->list[i];
+        if (!p->trainable || p->elsewhere || t->plan->contributions[i]) continue;
+        if (!p->written) NEB_TRY(clear(t, p));
+        p->written = true;
+        neb__tape_announce_one(t, p);
     }
     return NEB_OK;
 }
@@ -203,6 +220,7 @@ neb_status neb__tape_backward_part(neb_tape *t)
     if (t->run->grad) {
         if (!t->dry) neb__tape_announce(t);
         t->failed = neb__partition_announce(t);
+        if (t->failed == NEB_OK && t->params) t->failed = announce_unreached(t);
         if (t->failed == NEB_OK) t->failed = neb__tape_backward(t, 0);
         if (t->failed == NEB_OK && t->params) t->failed = clear_unreached(t);
     }
@@ -310,7 +328,7 @@ neb_status neb__tape_planned(neb_tape *t, const struct neb_run *run, neb_compute
         if (!others) drop_plan(t, plan);
         t->plan = NULL;
         bool shared = run->grad && t->params && neb__partition_of_grads(t->params);
-        if (attempt || run->accumulate || others || shared)
+        if (attempt || run->accumulate || others || shared || t->announced)
             return neb__fail(NEB_ERR_STATE,
                              "the model does something different each time it runs with key %" PRIu64
                              "; give runs of different shapes different keys (%s)",

@@ -129,6 +129,7 @@ struct neb_tape {
     neb_grad_ready_fn grad_ready;
     void *grad_ready_arg;
     bool some_complete;         /* a parameter waits to be announced */
+    bool announced;             /* grad_ready was called in this run */
     void (*on_call)(void *arg); /* neb__tape_on_call() */
     void *on_call_arg;
 };
@@ -228,6 +229,7 @@ void neb__tape_on_call(neb_tape *t, void (*fn)(void *arg), void *arg);
 void neb__tape_force_reference(neb_tape *t, bool on);
 
 void neb__tape_announce(neb_tape *t); /* gradients that are complete now */
+void neb__tape_announce_one(neb_tape *t, neb_param *p);
 
 /* Parts of a run (tape.c), for slot.c. neb__tape_planned() finds the plan of a run, or makes it, and calls
  * `compute` with it. A model that does something else under a known key is planned anew, once. */

@@ -1,0 +1,259 @@
+/* test_beside.c: copies of a model on several machines add up their gradients during the backward pass. The bits are those of sums
+ * behind it, and of ranks on one machine; a rank that fails, dies or hangs in the middle of the sums is named. */
+#include "optim/beside.h"
+#include "check.h"
+#include "far.h"
+#include "forked.h"
+#include "optim/optimizer.h"
+
+#include <nebula/log.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    RANKS = 3,
+    MICROS = 6,
+    ROWS = 6,
+    WIDE = 96,
+    LAYERS = 6,
+    WORDS = 300,
+    STEPS = 3,
+    BUCKET = 5000,
+    TIMEOUT = 25
+};
+
+struct net {
+    neb_device *dev;
+    neb_params *ps;
+    neb_tape *tape;
+    neb_optimizer *opt;
+    neb_param *table, *w[LAYERS], *b[LAYERS], *unused;
+    neb_buffer *ids, *target;
+};
+
+struct micro {
+    struct net *net;
+    int sample;
+    bool fails, half; /* half: the last layers are not reached */
+};
+
+/* The table is used at both ends: its gradient is the last one. */
+static void model(neb_tape *t, void *arg)
+{
+    const struct micro *m = arg;
+    const struct net *n = m->net;
+    neb_param *table = n->table;
+    neb_tensor *ids = neb_input(t, n->ids, NEB_I32, 1, (int64_t[]){ROWS});
+    neb_tensor *target = neb_input(t, n->target, NEB_I32, 1, (int64_t[]){ROWS});
+    neb_tensor *x = neb_op_embed(t, 1, &table, &ids, 1);
+    for (int i = 0; i < (m->half ? LAYERS / 2 : LAYERS); i++)
+        x = neb_op_add(t, x, neb_op_linear(t, x, n->w[i], n->b[i], NEB_ACT_GELU));
+    struct neb_target_spec goal = {.target = target};
+    struct neb_loss_spec loss = {0};
+    neb_loss_linear_xent(t, x, n->table, NULL, &goal, &loss);
+}
+
+static neb_status load(void *arg)
+{
+    const struct micro *m = arg;
+    int32_t id[ROWS], target[ROWS];
+    if (m->fails) return neb__fail(NEB_ERR_IO, "this micro-batch cannot be read");
+    for (int i = 0; i < ROWS; i++) {
+        id[i] = (m->sample * 37 + i * 11) % WORDS;
+        target[i] = (id[i] * 7 + 3) % WORDS;
+    }
+    NEB_TRY(neb_buffer_upload(m->net->ids, id, sizeof id));
+    return neb_buffer_upload(m->net->target, target, sizeof target);
+}
+
+static neb_param *add(neb_params *ps, const char *name, int ndim, int64_t rows, int64_t cols)
+{
+    return neb_params_add(
+        ps, &(struct neb_param_spec){
+                .name = name, .ndim = ndim, .shape = {rows, cols}, .init = NEB_INIT_NORMAL, .scale = 0.05f});
+}
+
+struct trial {
+    int zero;
+    bool behind, half;
+    int hurt; /* the rank that is, or -1 */
+    int how;  /* a signal, or 0: it fails */
+    int at;   /* … when it has begun this many sums, of one step */
+    int early; /* sums that the first rank had begun before its last backward pass was over, in the last step */
+    int all;   /* … and altogether */
+    float norm[STEPS];
+    float result[]; /* the first rank's parameters */
+};
+
+static struct trial *present;
+static struct neb_layout layout;
+static int seen; /* sums begun when the tape made its last call */
+
+static void beat(void *g)
+{
+    neb__group_beat(g);
+    seen = far_sums();
+}
+
+static neb_status open_net(struct net *n, struct neb_group *g, const struct trial *x)
+{
+    char name[32];
+    struct neb_optimizer_config c = neb_optimizer_defaults();
+    c.max_norm = 0.01f; /* clips */
+    NEB_TRY(neb_device_open("cpu", &(struct neb_device_config){.threads = 1}, &n->dev));
+    NEB_TRY(neb_params_create(&n->ps));
+    n->table = add(n->ps, "embed.weight", 2, WORDS, WIDE);
+    for (int i = 0; i < LAYERS; i++) {
+        snprintf(name, sizeof name, "layers.%d.weight", i);
+        n->w[i] = add(n->ps, name, 2, WIDE, WIDE);
+        snprintf(name, sizeof name, "layers.%d.bias", i);
+        n->b[i] = add(n->ps, name, 1, WIDE, 1);
+    }
+    n->unused = add(n->ps, "unused", 1, 1000, 1);
+    neb_params_trainable(n->ps, "layers.2.*", false);
+    NEB_TRY(neb__group_attach(g, n->dev->ops, n->dev->ctx));
+    layout = (struct neb_layout){.world = g, .data = g};
+    NEB_TRY(neb__ranks_partition(n->ps, &layout, x->zero));
+    NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
+    NEB_TRY(neb_tape_create(n->dev, n->ps, &n->tape));
+    neb__tape_on_call(n->tape, beat, g);
+    struct neb_state_place place = {.layout = &layout, .zero = x->zero, .sums = BUCKET};
+    NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, &place, &n->opt));
+    neb__beside_behind(n->opt, x->behind);
+    NEB_TRY(neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->ids));
+    return neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->target);
+}
+
+static neb_status one_step(struct net *n, struct neb_group *g, const struct trial *x, int step, float *norm)
+{
+    struct micro all[MICROS];
+    struct neb_micro m[MICROS];
+    struct neb_step_info info;
+    const int rank = neb__group_rank(g);
+    for (int i = 0; i < MICROS; i++) {
+        all[i] = (struct micro){n, step * MICROS + i, .half = x->half && i == MICROS - 1};
+        all[i].fails = rank == x->hurt && !x->how && step && i >= RANKS;
+        m[i] = (struct neb_micro){load, i % RANKS == rank ? model : NULL, &all[i], 1 + all[i].half, ROWS};
+    }
+    NEB_TRY(neb_train_step(n->opt, n->tape, m, MICROS, 1e-2f, 1, NULL, &info));
+    *norm = info.grad_norm;
+    return NEB_OK;
+}
+
+static int train(struct neb_group *g, void *arg)
+{
+    struct net n = {0};
+    struct trial *x = present = arg;
+    const bool first = !neb__group_rank(g);
+    if (open_net(&n, g, x) != NEB_OK) return 1;
+    for (int i = 0; i < STEPS; i++) {
+        float norm;
+        const int before = far_sums();
+        if (one_step(&n, g, x, i, &norm) != NEB_OK) return 2;
+        if (!first) continue;
+        x->norm[i] = norm;
+        x->early = seen - before;
+        x->all = far_sums() - before;
+    }
+    if (first) memcpy(x->result, n.ps->value, (size_t)n.ps->all_values * sizeof *x->result);
+    return 0;
+}
+
+/* ---- equal bits ---------------------------------------------------------------------------------------------- */
+
+enum { ROOM = 4 << 20 };
+
+static struct trial *new_trial(int zero, bool behind)
+{
+    struct trial *x = forked_memory(ROOM);
+    x->zero = zero;
+    x->behind = behind;
+    x->hurt = -1;
+    return x;
+}
+
+static void same(const struct trial *a, const struct trial *b)
+{
+    assert_memory_equal(a->norm, b->norm, sizeof a->norm);
+    assert_memory_equal(a->result, b->result, ROOM - sizeof *a);
+    assert_true(a->norm[0] > 0.01f);
+}
+
+static void compare(bool half)
+{
+    struct trial *near = new_trial(0, false);
+    near->half = half;
+    assert_int_equal(forked_ranks(RANKS, 60, train, near), 0);
+    for (int zero = 0; zero < 2; zero++) {
+        for (int behind = 0; behind < 2; behind++) {
+            struct trial *x = new_trial(zero, behind);
+            x->half = half;
+            assert_int_equal(far_ranks(RANKS, TIMEOUT, train, x), 0);
+            same(near, x);
+            assert_true(behind ? x->early == 0 : x->early > 3);
+            assert_true(x->all > x->early); /* the table comes last */
+            forked_free(x, ROOM);
+        }
+    }
+    forked_free(near, ROOM);
+}
+
+static void sums_beside_are_the_same_bits(void **state)
+{
+    (void)state;
+    compare(false);
+    compare(true); /* the last micro-batch of one rank does not reach all layers */
+}
+
+/* ---- a rank that is lost ------------------------------------------------------------------------------------- */
+
+static void hurt_here(void)
+{
+    const struct trial *x = present;
+    if (!x || far_sums() != x->at) return;
+    far_leave();
+    raise(x->how);
+    for (;;) pause();
+}
+
+/* The well ranks name the one that was hurt. */
+static int loses_one(struct neb_group *g, void *arg)
+{
+    struct net n = {0};
+    const struct trial *x = arg;
+    float norm;
+    neb_status status = NEB_OK;
+    present = NULL;
+    if (open_net(&n, g, x) != NEB_OK) return 1;
+    if (neb__group_rank(g) == x->hurt && x->how) present = arg, far_on_sum = hurt_here;
+    neb_log_set_level(NEB_LOG_NONE);
+    for (int i = 0; status == NEB_OK && i < STEPS; i++) status = one_step(&n, g, x, i, &norm);
+    if (!x->how && neb__group_rank(g) == x->hurt) return status != NEB_ERR_IO;
+    if (!x->how) return status != NEB_ERR_IO || !strstr(neb_last_error(), "rank 1 of 3 failed");
+    return status != NEB_ERR_PEER || !strstr(neb__group_why(g), "rank 1 of 3 stuck or gone");
+}
+
+static void a_rank_lost_in_the_sums_is_named(void **state)
+{
+    (void)state;
+    static const int ways[] = {SIGKILL, SIGSTOP, 0};
+    for (int i = 0; i < 3; i++) {
+        struct trial *x = new_trial(i % 2, false);
+        x->hurt = 1;
+        x->how = ways[i];
+        x->at = 5; /* four are under way, and the others have begun theirs */
+        assert_int_equal(far_ranks(RANKS, TIMEOUT, loses_one, x), x->how ? 1u << x->hurt : 0);
+        forked_free(x, ROOM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_beside_are_the_same_bits),
+        cmocka_unit_test(a_rank_lost_in_the_sums_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
