@@ -106,33 +106,42 @@ static neb_status next(void *arg, struct neb_micro *out)
     return NEB_OK;
 }
 
-static void the_mean_of_clipped_gradients(void **state)
+/* The mean of the samples' clipped gradients, computed one by one. Sample 5 counts as 0. Returns how many are longer than the clip. */
+static int expected_mean(double clip, double expected, double *mean)
 {
-    (void)state;
-    const double clip = 1.5, noise = 0.01, expected = 9;
-    double mean[VALUES] = {0}, g[VALUES];
-    struct net n;
+    double g[VALUES];
     int longer = 0;
+    memset(mean, 0, VALUES * sizeof *mean);
     for (int k = 0; k < SAMPLES; k++) {
         double norm = gradient(k, g);
         longer += norm > clip;
         for (int i = 0; i < VALUES && k != 5; i++) mean[i] += g[i] * fmin(1, clip / norm) / expected;
     }
-    assert_true(longer > 2 && longer < SAMPLES - 2);
+    return longer;
+}
 
-    open_net(&n);
-    n.xs[5 * IN + 2] = NAN; /* one that cannot be computed counts as 0, and the step is made */
-    struct neb_private_step p = {.clip = clip, .samples = expected, .next = next, .arg = &n};
-    struct neb_step_info info;
-    float before[VALUES], after[VALUES];
-    assert_ok(neb__private_step_check(n.opt));
-    assert_ok(neb__noise_create(noise * NEB_PRIVACY_UNITS, &p.noise));
-    p.sum = NEB_NEW_ARRAY(int64_t, (size_t)n.ps->trainable_values);
-    values(&n, before);
-    assert_ok(neb__private_step(n.opt, n.tape, &p, 1, 0, &info));
-    values(&n, after);
-    assert_true(p.drawn == SAMPLES && p.clipped >= longer && !info.skipped && info.step == 1);
-    const double deviation = noise * clip / expected;
+static void open_private(struct net *n, struct neb_private_step *p, double noise)
+{
+    open_net(n);
+    n->xs[5 * IN + 2] = NAN; /* one that cannot be computed counts as 0, and the step is made */
+    p->next = next;
+    p->arg = n;
+    assert_ok(neb__private_step_check(n->opt));
+    assert_ok(neb__noise_create(noise * NEB_PRIVACY_UNITS, &p->noise));
+    p->sum = NEB_NEW_ARRAY(int64_t, (size_t)n->ps->trainable_values);
+    assert_non_null(p->sum);
+}
+
+static void close_private(struct net *n, struct neb_private_step *p)
+{
+    neb__noise_free(p->noise);
+    neb__free(p->sum);
+    close_net(n);
+}
+
+/* Within seven deviations, and the noise as large as it should be. */
+static void assert_mean(const float *before, const float *after, const double *mean, double deviation)
+{
     double square = 0;
     for (int i = 0; i < VALUES; i++) {
         double off = (double)before[i] - (double)after[i] - mean[i];
@@ -143,6 +152,25 @@ static void the_mean_of_clipped_gradients(void **state)
     double measured = sqrt(square / VALUES) / deviation; /* 77 values: within 40 % but once in 10^6 runs */
     if (!(measured > 0.6 && measured < 1.4))
         fail_msg("the noise is %.2f times as large as it should be", measured);
+}
+
+static void the_mean_of_clipped_gradients(void **state)
+{
+    (void)state;
+    const double clip = 1.5, noise = 0.01, expected = 9, deviation = noise * clip / expected;
+    double mean[VALUES];
+    float before[VALUES], after[VALUES];
+    struct net n;
+    struct neb_step_info info;
+    struct neb_private_step p = {.clip = clip, .samples = expected};
+    int longer = expected_mean(clip, expected, mean);
+    assert_true(longer > 2 && longer < SAMPLES - 2);
+    open_private(&n, &p, noise);
+    values(&n, before);
+    assert_ok(neb__private_step(n.opt, n.tape, &p, 1, 0, &info));
+    values(&n, after);
+    assert_true(p.drawn == SAMPLES && p.clipped >= longer && !info.skipped && info.step == 1);
+    assert_mean(before, after, mean, deviation);
 
     /* no sample at all: noise alone, and still a step */
     n.given = SAMPLES;
@@ -151,13 +179,38 @@ static void the_mean_of_clipped_gradients(void **state)
     assert_true(p.drawn == 0 && !info.skipped);
     assert_memory_not_equal(before, after, sizeof before);
     for (int i = 0; i < VALUES; i++) assert_true(fabs((double)before[i] - (double)after[i]) < 8 * deviation);
+    close_private(&n, &p);
+}
+
+/* The slab has gaps between its parameters, and noise falls into them, too. It is no part of the next step's gradients: they would be
+ * clipped for it, and a step would depend on what this process did before. */
+static void noise_of_one_step_is_not_in_the_next(void **state)
+{
+    (void)state;
+    const double clip = 1.5, expected = 9;
+    double mean[VALUES];
+    float before[VALUES], after[VALUES];
+    struct net n;
+    struct neb_step_info info;
+    struct neb_private_step p = {.clip = clip, .samples = expected};
+    expected_mean(clip, expected, mean);
+    open_private(&n, &p, 1000); /* a step of noise, by which the parameters do not move */
+    assert_true(n.ps->trainable_values > VALUES);
+    n.given = SAMPLES;
+    assert_ok(neb__private_step(n.opt, n.tape, &p, 0, 0, &info));
     neb__noise_free(p.noise);
-    neb__free(p.sum);
-    close_net(&n);
+    assert_ok(neb__noise_create(0.01 * NEB_PRIVACY_UNITS, &p.noise));
+    n.given = 0;
+    values(&n, before);
+    assert_ok(neb__private_step(n.opt, n.tape, &p, 1, 0, &info));
+    values(&n, after);
+    assert_mean(before, after, mean, 0.01 * clip / expected);
+    close_private(&n, &p);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_mean_of_clipped_gradients)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_mean_of_clipped_gradients),
+                                       cmocka_unit_test(noise_of_one_step_is_not_in_the_next)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

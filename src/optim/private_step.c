@@ -59,6 +59,8 @@ neb_status neb__private_step(neb_optimizer *o, neb_tape *t, struct neb_private_s
     const size_t n = (size_t)o->params->trainable_values;
     if (!isfinite(lr)) return neb__fail(NEB_ERR_INVALID, "a step needs a finite learning rate");
     memset(p->sum, 0, n * sizeof *p->sum);
+    /* the gaps between parameters, which no run writes, have noise of the step before: it must not count as gradient */
+    memset(o->params->grad, 0, n * sizeof *o->params->grad);
     p->drawn = p->clipped = 0;
     p->weight = 0;
     NEB_TRY(neb__optimizer_begin(o, t, 1, lr, seed));
