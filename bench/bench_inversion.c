@@ -20,6 +20,7 @@
 #include "base/opts.h"
 #include "codec/codec.h"
 #include "privacy/ledger.h"
+#include "privacy/step_noise.h"
 #include "task/work.h"
 
 #include <limits.h>
@@ -119,13 +120,16 @@ static neb_status one_step(const struct run *r, struct neb_work *w)
     char path[PATH_MAX];
     NEB_TRY(neb__work_open_private(w));
     if (neb__work_privacy(w, &rule)) {
+        struct neb_step_key key;
         snprintf(path, sizeof path, "%.3000s/privacy", r->opt.out);
         NEB_TRY(neb__privacy_ledger_open(path, &rule, &ledger));
-        neb__work_charge(w, ledger);
+        neb_status charged = neb__privacy_take_step(ledger);
+        neb__privacy_ledger_close(ledger);
+        NEB_TRY(charged);
+        NEB_TRY(neb__step_key_new(&key));
+        neb__work_set_key(w, &key);
     }
-    neb_status status = neb__work_step(w, 1e-3f, &made);
-    neb__privacy_ledger_close(ledger);
-    return status;
+    return neb__work_step(w, 1e-3f, &made);
 }
 
 /* The update of the token table, as the others decode it. d: x before; it becomes the update. */

@@ -130,10 +130,10 @@ static void what_came_after_a_checkpoint_is_repeated(void **state)
     bool more;
     assert_int_equal(NEB_OK, neb__gate_journal_open(&j, out));
     neb__gate_journal_mark(&j, -1);
-    neb__gate_journal_step(&j, 0.1f);
+    neb__gate_journal_step(&j, &(struct neb_gate_entry){.lr = 0.1f});
     neb__gate_journal_values(&j, values, 1, 3);
     neb__gate_journal_mark(&j, 1); /* a checkpoint was ordered … */
-    neb__gate_journal_step(&j, 0.2f);
+    neb__gate_journal_step(&j, &(struct neb_gate_entry){.lr = 0.2f});
     assert_int_equal(NEB_OK, neb__gate_journal_seek(&j, -1)); /* … and did not come to the disk */
     expect_step(&j, 0.1f);
     assert_int_equal(NEB_OK, neb__gate_journal_next(&j, back, 5, &e, &more));
@@ -171,7 +171,7 @@ static void a_full_disk_costs_the_journal_only(void **state)
     close(j.fd);
     j.fd = file;
     neb__gate_journal_mark(&j, 8); /* a new checkpoint is a new beginning */
-    neb__gate_journal_step(&j, 0.5f);
+    neb__gate_journal_step(&j, &(struct neb_gate_entry){.lr = 0.5f});
     assert_int_equal(NEB_OK, neb__gate_journal_seek(&j, 8));
     expect_step(&j, 0.5f);
     expect_end(&j);

@@ -126,6 +126,7 @@ static void open_private(struct net *n, struct neb_private_step *p, double noise
     n->xs[5 * IN + 2] = NAN; /* one that cannot be computed counts as 0, and the step is made */
     p->next = next;
     p->arg = n;
+    assert_ok(neb__step_key_new(&p->key));
     assert_ok(neb__private_step_check(n->opt));
     assert_ok(neb__noise_create(noise * NEB_PRIVACY_UNITS, &p->noise));
     p->sum = NEB_NEW_ARRAY(int64_t, (size_t)n->ps->trainable_values);
@@ -174,6 +175,7 @@ static void the_mean_of_clipped_gradients(void **state)
 
     /* no sample at all: noise alone, and still a step */
     n.given = SAMPLES;
+    assert_ok(neb__step_key_new(&p.key));
     assert_ok(neb__private_step(n.opt, n.tape, &p, 1, 0, &info));
     values(&n, before);
     assert_true(p.drawn == 0 && !info.skipped);

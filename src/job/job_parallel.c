@@ -175,6 +175,36 @@ static neb_status check_tensor(const struct neb_job *j)
     return NEB_OK;
 }
 
+static bool hides_samples(const struct neb_job *j)
+{
+    return !strcmp(j->privacy.unit, "sample");
+}
+
+/* A sample's gradient is clipped as a whole, by the process that ran it. */
+static neb_status check_private(const struct neb_job *j)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    const char *key = NULL;
+    char at[64];
+    if (!hides_samples(j)) return NEB_OK;
+    if (strcmp(p->offload, "none")) key = "offload";
+    if (p->zero > 1) key = "zero";
+    if (p->pipeline > 1) key = "pipeline";
+    if (p->tensor > 1) key = "tensor";
+    if (key)
+        return neb__doc_fail(&j->doc, line_of(j, key, at, sizeof at),
+                             "%s and privacy.unit: sample: a sample's gradient is clipped whole, at one "
+                             "process; use parallel.data alone, with zero 0 or 1",
+                             at);
+    if (p->data > j->privacy.samples)
+        return neb__doc_fail(&j->doc, line_of(j, "data", at, sizeof at),
+                             "%s is %" PRId64 ", but a step has %" PRId64
+                             " samples on average (privacy.samples): processes would have nothing to do; "
+                             "use fewer, or more samples",
+                             at, p->data, j->privacy.samples);
+    return NEB_OK;
+}
+
 static neb_status check_data(const struct neb_job *j)
 {
     const struct neb_job_parallel *p = &j->parallel;
@@ -184,6 +214,7 @@ static neb_status check_data(const struct neb_job *j)
                              "%s is %" PRId64 ", but there is one process: parallel.data says how many "
                              "share the optimizer's state",
                              at, p->zero);
+    if (hides_samples(j)) return NEB_OK; /* its micro-batches are samples */
     if (p->data > j->train.micro)
         return neb__doc_fail(&j->doc, line_of(j, "data", at, sizeof at),
                              "%s is %" PRId64 ", but a step has %" PRId64
@@ -275,6 +306,7 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
     if (p->tensor > 1) key = "tensor";
     NEB_TRY(check_auto(j));
     NEB_TRY(check_parts(j));
+    NEB_TRY(check_private(j));
     NEB_TRY(check_data(j));
     NEB_TRY(check_pipeline(j));
     NEB_TRY(check_tensor(j));

@@ -76,6 +76,7 @@ struct neb_optimizer {
     struct neb_muon *muon;       /* NULL: this rank's range has no matrix that Muon takes */
     void *scratch;               /* device, for the norm */
     int64_t step;
+    bool added_up; /* the slab has the gradient of all ranks already, whole at each of them */
     bool timed;    /* the device is waited for between the runs of a step and its update, for … */
     double runs_s; /* … the seconds of all runs so far */
 };

@@ -2,7 +2,7 @@
 #ifndef NEB_OPTIM_PRIVATE_STEP_H
 #define NEB_OPTIM_PRIVATE_STEP_H
 
-#include "privacy/noise.h"
+#include "privacy/step_noise.h"
 
 #include <nebula/engine.h>
 
@@ -10,13 +10,16 @@ struct neb_private_step {
     double clip;    /* longest gradient of a sample's mean loss */
     double samples; /* expected number of samples of a step; the sum is divided by it */
     struct neb_noise *noise;
-    int64_t *sum; /* (trainable values) */
-    /* Gives the micro-batch of the next sample of the step. NEB_ERR_AGAIN: there is none. */
+    struct neb_step_key key; /* of this step alone, the same at all ranks */
+    int64_t *sum;            /* (trainable values) */
+    /* Gives the micro-batch of this rank's next sample of the step. NEB_ERR_AGAIN: there is none. */
     neb_status (*next)(void *arg, struct neb_micro *out);
     void *arg;
-    /* of the last step: */
+    uint64_t order; /* of the draw of all ranks, as next() leaves it: it must be the same at each of them */
+    /* of the last step, over all ranks: */
     int64_t drawn, clipped;
     double weight;
+    struct neb_hash mark; /* equal marks: the same result under the same key */
 };
 
 /* Whether this optimizer can: NEB_ERR_UNSUPPORTED says why not. */

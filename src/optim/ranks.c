@@ -130,6 +130,7 @@ neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t)
     struct neb_group *data = neb__layout_data(o->layout);
     const bool alone = neb__group_size(neb__layout_world(o->layout)) == 1;
     if (!o->norm.host && alone) return norm_alone(o, t->ctl);
+    if (o->added_up) return neb__norm_reduce(o, t->ctl); /* private_step.c, on the host */
     NEB_TRY(add_partial(o));
     if (neb__partition_of_grads(ps))
         NEB_TRY(compare_order(data, ps->partition)); /* the sums are there */

@@ -1,8 +1,8 @@
 /* noise.c: random bits, the discrete Gaussian, and vectors as integers.
  *
  * Bits. ChaCha20 (OpenSSL) under a 256-bit key that the system's generator makes for every use. The key is made when the
- * integers that get the noise are settled. So two copies of a machine that was frozen in between send the same bytes, and never
- * two different vectors under one key stream. A child of fork() counts a fork more and begins with a key of its own.
+ * integers that get the noise are settled, or follows from a key of the use and these integers (step_noise.h). So two copies of a machine that was frozen
+ * in between never send two different vectors under one key stream. A child of fork() counts a fork more and begins with a key of its own.
  *
  * The Gaussian. An integer's magnitude is m = 2^k y + r with r < 2^k. y comes from a table of cumulated probabilities
  * proportional to exp(-y^2 / 2S^2), S = sigma / 2^k < 128, in units of 2^-128; r has k uniform bits. The pair is kept with
@@ -67,19 +67,26 @@ neb_status neb__secret_random(uint8_t *key, size_t n)
     return NEB_OK;
 }
 
-neb_status neb__secret_bits_begin(struct neb_secret_bits *s)
+neb_status neb__secret_bits_under(struct neb_secret_bits *s, const uint8_t key[32])
 {
-    uint8_t key[32], iv[16] = {0};
+    const uint8_t iv[16] = {0};
     if (!s->cipher && !(s->cipher = EVP_CIPHER_CTX_new()))
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a cipher");
     pthread_once(&once, watch_forks);
-    NEB_TRY(neb__secret_random(key, sizeof key));
-    int ok = EVP_EncryptInit_ex(s->cipher, EVP_chacha20(), NULL, key, iv);
-    OPENSSL_cleanse(key, sizeof key);
-    if (ok != 1) return neb__fail(NEB_ERR_INTERNAL, "this OpenSSL has no ChaCha20: nothing is sent");
+    if (EVP_EncryptInit_ex(s->cipher, EVP_chacha20(), NULL, key, iv) != 1)
+        return neb__fail(NEB_ERR_INTERNAL, "this OpenSSL has no ChaCha20: nothing is sent");
     s->pid = getpid();
     s->forks = atomic_load(&forks);
     return fill(s);
+}
+
+neb_status neb__secret_bits_begin(struct neb_secret_bits *s)
+{
+    uint8_t key[32];
+    NEB_TRY(neb__secret_random(key, sizeof key));
+    neb_status status = neb__secret_bits_under(s, key);
+    OPENSSL_cleanse(key, sizeof key);
+    return status;
 }
 
 void neb__secret_bits_close(struct neb_secret_bits *s)
@@ -212,12 +219,23 @@ static int64_t draw(struct neb_noise *n, neb_status *status)
     }
 }
 
-neb_status neb__noise_add(struct neb_noise *noise, int64_t *v, size_t n)
+static neb_status add_draws(struct neb_noise *noise, int64_t *v, size_t n)
 {
     neb_status status = NEB_OK;
-    NEB_TRY(neb__secret_bits_begin(&noise->bits));
     for (size_t i = 0; i < n && status == NEB_OK; i++) v[i] += draw(noise, &status);
     return status;
+}
+
+neb_status neb__noise_add(struct neb_noise *noise, int64_t *v, size_t n)
+{
+    NEB_TRY(neb__secret_bits_begin(&noise->bits));
+    return add_draws(noise, v, n);
+}
+
+neb_status neb__noise_add_under(struct neb_noise *noise, const uint8_t key[32], int64_t *v, size_t n)
+{
+    NEB_TRY(neb__secret_bits_under(&noise->bits, key));
+    return add_draws(noise, v, n);
 }
 
 /* ---- vectors as integers -------------------------------------------------------------------------------- */

@@ -27,6 +27,8 @@ neb_status neb__secret_random(uint8_t *out, size_t n);
 /* Begins with a new key of the system's generator, also when it has begun before. Owes a close.
  *   NEB_ERR_IO: the system gives no random bytes;  NEB_ERR_NOMEM */
 neb_status neb__secret_bits_begin(struct neb_secret_bits *s);
+/* The same with a key that is given: the same bits each time. A child of fork() goes on with a new key all the same. */
+neb_status neb__secret_bits_under(struct neb_secret_bits *s, const uint8_t key[32]);
 void neb__secret_bits_close(struct neb_secret_bits *s); /* wipes; a zeroed one is fine */
 /* *status becomes the first error. The word is 0 then. */
 uint64_t neb__secret_bits_next(struct neb_secret_bits *s, neb_status *status);
@@ -50,6 +52,8 @@ void neb__noise_free(struct neb_noise *n); /* NULL is fine */
 /* Adds noise to n integers, drawn under a key that is made after the integers are settled. They must be below 2^60.
  * NEB_ERR_IO, NEB_ERR_NOMEM: v must not be used. */
 neb_status neb__noise_add(struct neb_noise *noise, int64_t *v, size_t n);
+/* The same under a key that is given. It must follow from the integers, too: see step_noise.h. */
+neb_status neb__noise_add_under(struct neb_noise *noise, const uint8_t key[32], int64_t *v, size_t n);
 
 /* ---- vectors as integers -------------------------------------------------------------------------------- */
 

@@ -18,6 +18,7 @@ struct neb_work_step {
     int64_t tokens; /* real rows that went in, both sides */
     bool skipped;   /* not finite, or nothing to predict: nothing changed */
     bool empty;     /* nothing to predict; of the step made now, though the others may be of the one before */
+    struct neb_hash mark; /* of a private step: repeated with another one, it is another release */
 };
 
 enum { NEB_EVAL_LANGUAGES = 32 };
@@ -52,14 +53,17 @@ void neb__work_close(struct neb_work *w);
 /* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */
 neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out);
 
-/* privacy.unit: sample. Whether its steps hide samples, and by what rule (`out` may be NULL); and the account that they are charged to, which must
- * outlive the last step. */
+/* privacy.unit: sample. Opening, before the first step (without unit sample it does nothing); whether its steps hide samples, and by what
+ * rule (`out` may be NULL); how many samples this site has. */
 struct neb_privacy_rule;
-struct neb_privacy_ledger;
-neb_status neb__work_open_private(
-    struct neb_work *w); /* before the first step; without unit sample it does nothing */
+struct neb_step_key;
+neb_status neb__work_open_private(struct neb_work *w);
 bool neb__work_privacy(const struct neb_work *w, struct neb_privacy_rule *out);
-void neb__work_charge(struct neb_work *w, struct neb_privacy_ledger *ledger);
+int64_t neb__work_private_samples(const struct neb_work *w);
+/* The rule of a job at a site with so many samples. NEB_ERR_CONFIG: it costs more than the job allows */
+neb_status neb__work_sample_rule(const struct neb_job *job, int64_t samples, struct neb_privacy_rule *out);
+/* Before each private step: its key, the same at all ranks. The step has been charged to an account. */
+void neb__work_set_key(struct neb_work *w, const struct neb_step_key *key);
 
 /* Over the corpora with this use, at most `batches` batches (0: all), evenly from the beginning to the end of
  * the text. NEB_ERR_NOTFOUND (quiet): none; NEB_ERR_RANGE: they have nothing to predict. */

@@ -12,12 +12,14 @@
  *     gate_serve.c    the first rank's end
  *     gate_stage.c    both ends of a stage's messages: the ranks compute them, the gateway has the streams
  *     gate_journal.c  what the ranks must repeat
+ *     gate_private.c  the key of a private step, and what a repeated one costs
  *     gate_channel.c  the socket between them
  *     launch.c        mpirun or srun */
 #ifndef NEB_TRAIN_GATE_H
 #define NEB_TRAIN_GATE_H
 
 #include "train/gate_channel.h"
+#include "train/gate_journal.h"
 #include "train/train_internal.h"
 
 enum { NEB_GATE_TEXT = 400, NEB_GATE_NAME = 256, NEB_GATE_PARAMS = 1 << 20 };
@@ -67,6 +69,8 @@ struct neb_gate_order {
     uint64_t first, n;
     uint64_t bytes; /* of the session's state; 0: none */
     int32_t depth;  /* of a stage: micro-batches in flight; 0: as they are */
+    bool keyed;     /* of a private step: it has a key */
+    struct neb_step_key key;
     struct neb_progress progress;
 };
 
@@ -93,6 +97,7 @@ struct neb_gate_ready {
     struct neb_stage_place stage;
     bool has_frozen; /* weights in few bits, of which `frozen` is the hash */
     struct neb_trainer_facts facts;
+    int64_t samples; /* of a private training; else 0 */
     uint64_t values;
     uint32_t params;
 };
@@ -111,5 +116,12 @@ neb_status neb__gate_stage_serve(struct neb_stage_site *s, struct neb_gate_chann
                                  neb_status (*turn)(void *), void *arg);
 /* The first rank: the stage's neighbours are reached through the gateway from now on. */
 void neb__gate_stage_use(struct neb_stage_site *s, struct neb_gate_channel *c);
+
+/* gate_private.c. The order of the journal's step. With a key it owes neb__step_key_wipe(). */
+neb_status neb__gate_step_order(const struct neb_step_key *secret, const struct neb_gate_entry *step,
+                                int depth, struct neb_gate_order *out);
+/* The ranks have repeated the journal's step. NEB_ERR_STATE: it came out differently, and the budget does not allow that */
+neb_status neb__gate_charge_repeated(struct neb_privacy_ledger *account, const struct neb_gate_entry *step,
+                                     const struct neb_gate_answer *made);
 
 #endif

@@ -60,9 +60,12 @@ static void append(struct neb_gate_journal *j, const struct neb_gate_entry *e, c
     j->broken = NEB_ERR_IO;
 }
 
-void neb__gate_journal_step(struct neb_gate_journal *j, float lr)
+void neb__gate_journal_step(struct neb_gate_journal *j, const struct neb_gate_entry *step)
 {
-    append(j, &(struct neb_gate_entry){.type = NEB_GATE_JOURNAL_STEP, .lr = lr}, NULL);
+    struct neb_gate_entry e = *step;
+    e.type = NEB_GATE_JOURNAL_STEP;
+    e.first = e.n = 0;
+    append(j, &e, NULL);
 }
 
 void neb__gate_journal_values(struct neb_gate_journal *j, const float *values, size_t first, size_t n)

@@ -3,11 +3,12 @@
  * The gateway writes an entry for each step (its learning rate) and for each change that a round made (the values
  * afterwards). Ranks that begin again at a checkpoint repeat what comes behind its mark. They make the same steps
  * with the same values, so they end with the same bits. The file is the gateway's alone and means nothing after
- * its end: a site that starts anew goes on from checkpoint and ledger. */
+ * its end: a site that starts anew goes on from checkpoint and ledger. Whoever read it would not know the noise of private steps:
+ * their keys follow from the salts and a secret that the gateway has in its memory alone. */
 #ifndef NEB_TRAIN_GATE_JOURNAL_H
 #define NEB_TRAIN_GATE_JOURNAL_H
 
-#include "base/status.h"
+#include "privacy/step_noise.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,8 +19,11 @@ enum neb_gate_entry_type { NEB_GATE_JOURNAL_STEP = 1, NEB_GATE_JOURNAL_VALUES };
 
 struct neb_gate_entry {
     uint32_t type;
-    float lr;          /* of a step */
-    uint64_t first, n; /* of values, which follow */
+    float lr;                 /* of a step */
+    bool keyed;               /* of a private step: */
+    struct neb_step_key salt; /* with the gateway's secret it gives the step's key */
+    struct neb_hash mark;     /* of its result */
+    uint64_t first, n;        /* of values, which follow */
 };
 
 struct neb_gate_journal {
@@ -37,7 +41,7 @@ neb_status neb__gate_journal_open(struct neb_gate_journal *j, const char *out);
 void neb__gate_journal_close(struct neb_gate_journal *j);
 
 /* A failed write is logged, and kept in `broken`. */
-void neb__gate_journal_step(struct neb_gate_journal *j, float lr);
+void neb__gate_journal_step(struct neb_gate_journal *j, const struct neb_gate_entry *step);
 void neb__gate_journal_values(struct neb_gate_journal *j, const float *values, size_t first, size_t n);
 /* A checkpoint of this step was ordered now. */
 void neb__gate_journal_mark(struct neb_gate_journal *j, int64_t step);

@@ -103,6 +103,7 @@ static neb_status say_ready(struct neb_gate_end *e, neb_status status)
         r.progress = t->progress;
         r.tokenizer = *neb__tok_hash(t->data.tok);
         r.facts = t->facts;
+        r.samples = neb__work_private_samples(t->work);
         r.values = e->values;
         r.params = e->parts;
     } else {
@@ -199,7 +200,11 @@ static neb_status obey(struct neb_gate_end *e, const struct neb_gate_order *o, i
 {
     struct neb_trainer *t = e->t;
     switch (o->op) {
-    case NEB_GATE_STEP: t->depth = o->depth; return neb__ranks_step(t, o->lr, &a->step);
+    case NEB_GATE_STEP:
+        t->depth = o->depth;
+        t->keyed = o->keyed;
+        t->key = o->key;
+        return neb__ranks_step(t, o->lr, &a->step);
     case NEB_GATE_FETCH: return fetch(e);
     case NEB_GATE_SHARE: return share(e, o);
     case NEB_GATE_EVAL: return in_its_time(t, evaluate, &a->conclusion);
@@ -249,7 +254,9 @@ static neb_status serve(struct neb_gate_end *e)
         }
         NEB_TRY(status);
         if (o.op == NEB_GATE_END) return NEB_OK;
-        NEB_TRY(answer(e, &o, fd));
+        status = answer(e, &o, fd);
+        neb__step_key_wipe(&o.key);
+        NEB_TRY(status);
     }
 }
 

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "train/gate_journal.h"
 #include "train/gate_life.h"
 #include "train/launch.h"
 
@@ -50,6 +49,7 @@ struct neb_gate {
     int depth;                    /* of the next one; 0: as it is */
     struct neb_buf values;        /* of a stage's message */
     neb_status pending;           /* what went wrong with one that needs no reply */
+    struct neb_step_key secret;   /* with the journal's salts it gives the keys of private steps */
 };
 
 /* ---- waiting for an answer --------------------------------------------------------------------------------- */
@@ -252,6 +252,12 @@ static neb_status read_ready(struct neb_gate *g)
     if (r.lost) return lose(g, r.why);
     if (r.status != NEB_OK) return neb__quiet(r.status, "%s", r.why);
     if (g->params && (r.values != g->ready.values || r.params != g->ready.params)) return malformed();
+    if (r.samples < 0 || (!strcmp(g->t->job->privacy.unit, "sample") && !r.samples)) return malformed();
+    if (g->params && r.samples != g->ready.samples)
+        return neb__fail(NEB_ERR_STATE,
+                         "the site had %" PRId64 " private samples and has %" PRId64
+                         " now: its text was changed. Start the site again",
+                         g->ready.samples, r.samples);
     g->ready = r;
     if (g->t->job->plan == NEB_STRATEGY_PIPELINE && g->t->job->at >= 0) return NEB_OK; /* no window */
     NEB_TRY(read_params(g));
@@ -278,21 +284,27 @@ static void stop(struct neb_gate *g)
 
 /* ---- the ranks come back ----------------------------------------------------------------------------------- */
 
+static neb_status repeat(struct neb_gate *g, const struct neb_gate_entry *e)
+{
+    struct neb_gate_order o = {.op = NEB_GATE_SHARE, .first = e->first, .n = e->n};
+    struct neb_gate_answer a;
+    if (e->type != NEB_GATE_JOURNAL_VALUES) NEB_TRY(neb__gate_step_order(&g->secret, e, 0, &o));
+    neb_status status = call(g, &o, -1, &a);
+    neb__step_key_wipe(&o.key);
+    if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
+    return neb__gate_charge_repeated(g->t->account, e, &a);
+}
+
 static neb_status replay(struct neb_gate *g)
 {
     struct neb_gate_entry e;
-    struct neb_gate_answer a;
     bool more;
     if (!g->begun) return NEB_OK;
     NEB_TRY(neb__gate_journal_seek(&g->journal, g->ready.loaded));
     for (;;) {
         NEB_TRY(neb__gate_journal_next(&g->journal, g->window, g->ready.values, &e, &more));
         if (!more) return NEB_OK;
-        struct neb_gate_order o = {.op = NEB_GATE_STEP, .lr = e.lr};
-        if (e.type == NEB_GATE_JOURNAL_VALUES)
-            o = (struct neb_gate_order){.op = NEB_GATE_SHARE, .first = e.first, .n = e.n};
-        neb_status status = call(g, &o, -1, &a);
-        if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
+        NEB_TRY(repeat(g, &e));
     }
 }
 
@@ -363,6 +375,7 @@ neb_status neb__gate_open(struct neb_trainer *t)
                            .losses_at = -1};
     neb__buf_init(&g->values, (size_t)1 << 30);
     t->gate = g;
+    NEB_TRY(neb__step_key_new(&g->secret));
     NEB_TRY(neb__gate_journal_open(&g->journal, t->job->out));
     NEB_TRY(neb__launch_open(t->job, &g->launch));
     neb_status status = start(g);
@@ -397,6 +410,7 @@ void neb__gate_close(struct neb_gate *g)
     if (g->window) munmap(g->window, g->window_bytes);
     if (g->window_fd >= 0) close(g->window_fd);
     neb__buf_free(&g->values);
+    neb__step_key_wipe(&g->secret);
     neb__free(g->params);
     neb__free(g);
 }
@@ -442,6 +456,11 @@ const struct neb_hash *neb__gate_frozen(const struct neb_gate *g)
     return g->ready.has_frozen ? &g->ready.frozen : NULL;
 }
 
+int64_t neb__gate_samples(const struct neb_gate *g)
+{
+    return g->ready.samples;
+}
+
 double neb__gate_waited(const struct neb_gate *g)
 {
     return g->waited;
@@ -456,12 +475,17 @@ double neb__gate_recovered(const struct neb_gate *g)
 
 neb_status neb__gate_step(struct neb_gate *g, float lr, struct neb_work_step *out)
 {
-    struct neb_gate_answer a;
-    neb_status status =
-        carry_out(g, &(struct neb_gate_order){.op = NEB_GATE_STEP, .lr = lr, .depth = g->depth}, &a);
+    struct neb_gate_answer a = {0};
+    struct neb_gate_entry e = {.lr = lr, .keyed = g->t->account != NULL};
+    struct neb_gate_order o;
+    if (e.keyed) NEB_TRY(neb__step_key_new(&e.salt));
+    NEB_TRY(neb__gate_step_order(&g->secret, &e, g->depth, &o));
+    neb_status status = carry_out(g, &o, &a);
+    neb__step_key_wipe(&o.key);
     g->stage = a.stage;
     if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
-    if (!g->t->stage) neb__gate_journal_step(&g->journal, lr);
+    e.mark = a.step.mark;
+    if (!g->t->stage) neb__gate_journal_step(&g->journal, &e);
     *out = a.step;
     return status;
 }

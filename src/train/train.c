@@ -226,13 +226,14 @@ static neb_status open_gateway(struct neb_trainer *t)
         NEB_TRY(neb__resume_session(t->session, t->checkpoints, t->loaded));
     begin_metrics(t);
     neb__gate_begin(t->gate);
-    if (!t->session) return NEB_OK;
+    if (!t->session) return neb__trainer_open_account(t);
     if (t->stage) {
         NEB_TRY(neb__trainer_start_session(t, t->loaded < 0));
         return start_stage(t);
     }
     NEB_TRY(neb__gate_fetch(t->gate)); /* the first start reads the initial values */
     NEB_TRY(neb__trainer_start_session(t, t->loaded < 0));
+    NEB_TRY(neb__trainer_open_account(t));
     return neb__gate_share_all(t->gate);
 }
 
@@ -260,6 +261,7 @@ static void close_trainer(struct neb_trainer *t)
     neb_session_close(t->session);
     neb__work_close(t->work);
     neb__privacy_ledger_close(t->privacy);
+    neb__step_key_wipe(&t->key);
     neb__layout_close(&t->layout);
     neb__data_free(&t->data);
 }

@@ -14,6 +14,7 @@
 #define NEB_TRAIN_TRAIN_INTERNAL_H
 
 #include "group/layout.h"
+#include "privacy/step_noise.h"
 #include "split/split_site.h"
 #include "split/stage_site.h"
 #include "train/resume.h"
@@ -66,12 +67,16 @@ struct neb_trainer {
     bool joined;                        /* the other ranks wait for orders, or this one does */
     neb_session *session;               /* NULL: alone */
     struct neb_privacy_ledger *privacy; /* of a private training without a session; else NULL */
-    struct neb_split_site *split;       /* relay, tutor; NULL: this site trains the whole model */
-    struct neb_stage_site *stage;       /* pipeline; NULL: the layers are not on several sites */
-    struct neb_stage_place place;       /* of a gateway: which layers its ranks have */
-    int depth;                          /* of the stage's next step; 0: as it is */
-    struct neb_site_stage_times told;   /* of it, as far as the meter knows */
-    double told_code;                   /* seconds of coding, likewise */
+    struct neb_privacy_ledger
+        *account; /* to which this process charges private steps: that one, or the session's; else NULL */
+    struct neb_step_key key;          /* of the next private step … */
+    bool keyed;                       /* … if there is one */
+    struct neb_split_site *split;     /* relay, tutor; NULL: this site trains the whole model */
+    struct neb_stage_site *stage;     /* pipeline; NULL: the layers are not on several sites */
+    struct neb_stage_place place;     /* of a gateway: which layers its ranks have */
+    int depth;                        /* of the stage's next step; 0: as it is */
+    struct neb_site_stage_times told; /* of it, as far as the meter knows */
+    double told_code;                 /* seconds of coding, likewise */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
     struct neb_trainer_facts facts;
@@ -108,6 +113,10 @@ neb_status neb__trainer_open_session(struct neb_trainer *t);
 /* The rule of `privacy`, before the start; and after it the account of a private training: the session's, or one in OUT. */
 neb_status neb__trainer_set_privacy(struct neb_trainer *t);
 neb_status neb__trainer_open_account(struct neb_trainer *t);
+/* Every step of this training is charged (privacy.unit: sample). */
+bool neb__trainer_costs(const struct neb_trainer *t);
+/* Before a step: charges it, on disk. Where the ranks are not a gateway's, it gets its key, too. NEB_ERR_LIMIT: the budget is spent */
+neb_status neb__trainer_charge(struct neb_trainer *t);
 /* Waits for the other sites. first: this site has no checkpoint, so all sites must be there. */
 neb_status neb__trainer_start_session(struct neb_trainer *t, bool first);
 /* Tells the other sites why this site could not begin. */
@@ -193,6 +202,7 @@ neb_status neb__gate_register(struct neb_gate *g, neb_session *s);
 const struct neb_hash *neb__gate_tokenizer(const struct neb_gate *g);
 const struct neb_hash *neb__gate_frozen(
     const struct neb_gate *g);                        /* of weights in few bits; NULL: there are none */
+int64_t neb__gate_samples(const struct neb_gate *g);  /* of this site, where samples are private */
 double neb__gate_waited(const struct neb_gate *g);    /* for data, seconds */
 double neb__gate_recovered(const struct neb_gate *g); /* seconds without ranks; NULL: 0 */
 neb_status neb__gate_step(struct neb_gate *g, float lr, struct neb_work_step *out);

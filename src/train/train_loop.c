@@ -229,17 +229,11 @@ static bool has_fixed_pace(const struct neb_trainer *t)
     return t->job->wan.merge_after >= 0;
 }
 
-/* Every step of a private training costs, so the site makes its own and no more. */
-static bool costs(const struct neb_trainer *t)
-{
-    return t->work && neb__work_privacy(t->work, NULL);
-}
-
 /* A run of fixed pace makes its steps and no more. Once every round is merged, the other sites have made theirs, too,
- * and the run may end. A private site waits without a step, too. */
+ * and the run may end. Every step of a private training costs, so such a site waits without a step, too. */
 static neb_status await_end(struct neb_trainer *t, bool *ended)
 {
-    if ((!has_fixed_pace(t) && !costs(t)) || !neb__trainer_rounds(t)) return NEB_OK;
+    if ((!has_fixed_pace(t) && !neb__trainer_costs(t)) || !neb__trainer_rounds(t)) return NEB_OK;
     while (!*ended && !*t->stop) {
         bool ready = !has_fixed_pace(t) || neb__session_settled(t->session);
         if (!t->done_ns && ready && neb__session_done(t->session) == NEB_OK) t->done_ns = neb__now_ns();
@@ -253,7 +247,7 @@ static neb_status await_end(struct neb_trainer *t, bool *ended)
 static bool over(struct neb_trainer *t, bool ended)
 {
     if (ended || !finished(t)) return ended;
-    if (!neb__trainer_rounds(t) || has_fixed_pace(t) || costs(t)) return true;
+    if (!neb__trainer_rounds(t) || has_fixed_pace(t) || neb__trainer_costs(t)) return true;
     if (!t->done_ns && neb__session_done(t->session) == NEB_OK) t->done_ns = neb__now_ns();
     if (neb__seconds_since(t->done_ns) < END_SECONDS) return false;
     neb__warn(

@@ -1,8 +1,11 @@
 /* train_privacy.c: the privacy rule of a training, and where it is counted.
  *
  * The session keeps the account of a site in its run's folder, beside the log that can prove it too low. A training without a
- * session keeps it in OUT. For unit site the noise follows from the job alone; for unit sample from the data, too,
- * which the work knows. */
+ * session keeps it in OUT. For unit site the noise follows from the job alone; for unit sample from the number of samples, too,
+ * which the work knows, or the ranks of a gateway.
+ *
+ * A step of unit sample is charged by the process that has the account: the gateway, the first of ranks that were started by hand, or the only
+ * process. The ranks have no account. What they make again after a loss is charged once more if it is not the same (gateway.c). */
 #include "base/log.h"
 #include "run/session.h"
 #include "train/train_internal.h"
@@ -28,6 +31,19 @@ static void say_ratio(const struct neb_trainer *t, double noise)
             trains, ratio, trains * ratio * ratio);
 }
 
+bool neb__trainer_costs(const struct neb_trainer *t)
+{
+    return !strcmp(t->job->privacy.unit, "sample") &&
+           (t->gate || (t->work && neb__work_privacy(t->work, NULL)));
+}
+
+static neb_status sample_rule(const struct neb_trainer *t, struct neb_privacy_rule *out)
+{
+    if (t->gate) return neb__work_sample_rule(t->job, neb__gate_samples(t->gate), out);
+    if (neb__work_privacy(t->work, out)) return NEB_OK;
+    return neb__fail(NEB_ERR_INTERNAL, "the samples of a private training are not known");
+}
+
 neb_status neb__trainer_set_privacy(struct neb_trainer *t)
 {
     struct neb_privacy_rule rule;
@@ -36,11 +52,8 @@ neb_status neb__trainer_set_privacy(struct neb_trainer *t)
     if (!strcmp(t->job->privacy.unit, "site")) {
         NEB_TRY(neb__session_site_rule(t->job, &rule));
         say_ratio(t, rule.step.noise);
-    } else if (t->gate || !neb__work_privacy(t->work, &rule)) {
-        return neb__doc_fail(
-            &t->job->doc, "privacy.unit",
-            "privacy.unit: sample works in one process of a site: leave out `parallel` and give the "
-            "process all cores (train.threads), or let several sites of one process each train");
+    } else {
+        NEB_TRY(sample_rule(t, &rule));
     }
     return neb__session_set_privacy(t->session, &rule);
 }
@@ -49,15 +62,28 @@ neb_status neb__trainer_open_account(struct neb_trainer *t)
 {
     struct neb_privacy_rule rule;
     char path[PATH_MAX];
-    const bool counted = neb__work_privacy(t->work, &rule);
+    const bool counted = neb__trainer_costs(t);
     if (t->session) {
-        if (counted) neb__work_charge(t->work, neb__session_privacy_ledger(t->session));
+        if (counted) t->account = neb__session_privacy_ledger(t->session);
         return NEB_OK;
     }
     if (snprintf(path, sizeof path, "%s/privacy", t->job->out) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", t->job->out);
     if (!counted) return neb__privacy_ledger_absent(path);
+    NEB_TRY(sample_rule(t, &rule));
     NEB_TRY(neb__privacy_ledger_open(path, &rule, &t->privacy));
-    neb__work_charge(t->work, t->privacy);
+    t->account = t->privacy;
+    return NEB_OK;
+}
+
+neb_status neb__trainer_charge(struct neb_trainer *t)
+{
+    if (!t->account) return NEB_OK;
+    neb_status status = neb__privacy_take_step(t->account);
+    if (status == NEB_ERR_LIMIT) return neb__fail(status, "%s", neb_last_error());
+    NEB_TRY(status);
+    if (t->gate) return NEB_OK; /* it makes the key */
+    NEB_TRY(neb__step_key_new(&t->key));
+    t->keyed = true;
     return NEB_OK;
 }

@@ -29,7 +29,9 @@ enum order_op {
 struct order {
     int64_t op;
     double lr;
-    int64_t depth;   /* of a step: micro-batches in flight at a stage; 0: as they are */
+    int64_t depth; /* of a step: micro-batches in flight at a stage; 0: as they are */
+    int64_t keyed; /* of a private step: it has a key */
+    struct neb_step_key key;
     int64_t batches; /* of an evaluation on the text with this use */
     char use[16];
 };
@@ -46,10 +48,11 @@ bool neb__trainer_leads(const struct neb_trainer *t)
 
 /* ---- what all ranks do together --------------------------------------------------------------------------- */
 
-static neb_status step(struct neb_trainer *t, float lr, int depth, struct neb_work_step *out)
+static neb_status step(struct neb_trainer *t, const struct order *o, struct neb_work_step *out)
 {
-    if (depth) NEB_TRY(neb__work_set_depth(t->work, depth));
-    neb_status status = neb__work_step(t->work, lr, out);
+    if (o->depth) NEB_TRY(neb__work_set_depth(t->work, (int)o->depth));
+    if (o->keyed) neb__work_set_key(t->work, &o->key);
+    neb_status status = neb__work_step(t->work, (float)o->lr, out);
     t->made++;
     if (neb__group_size(t->ranks) == 1) return status;
     /* not finite: all ranks have the same norm and losses, so all skip the step */
@@ -78,9 +81,16 @@ static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, 
 
 neb_status neb__ranks_step(struct neb_trainer *t, float lr, struct neb_work_step *out)
 {
+    NEB_TRY(neb__trainer_charge(t));
     if (t->gate) return neb__gate_step(t->gate, lr, out);
-    NEB_TRY(give(t, (struct order){.op = ORDER_STEP, .lr = (double)lr, .depth = t->depth}));
-    return step(t, lr, t->depth, out);
+    struct order o = {
+        .op = ORDER_STEP, .lr = (double)lr, .depth = t->depth, .keyed = t->keyed, .key = t->key};
+    t->keyed = false;
+    neb__step_key_wipe(&t->key);
+    neb_status status = give(t, o);
+    if (status == NEB_OK) status = step(t, &o, out);
+    neb__step_key_wipe(&o.key);
+    return status;
 }
 
 neb_status neb__ranks_share(struct neb_trainer *t)
@@ -142,7 +152,7 @@ static neb_status obey(struct neb_trainer *t, const struct order *o)
     neb_status status;
     switch (o->op) {
     case ORDER_STEP:
-        status = step(t, (float)o->lr, (int)o->depth, &result);
+        status = step(t, o, &result);
         return status == NEB_ERR_NONFINITE || status == NEB_ERR_AGAIN ? NEB_OK : status;
     case ORDER_SHARE: return neb__work_distribute(t->work);
     case ORDER_COLLECT: return neb__work_collect(t->work);
@@ -167,7 +177,9 @@ neb_status neb__ranks_follow(struct neb_trainer *t)
         const bool ends = o.op == ORDER_STEP || o.op == ORDER_IDLE || o.op == ORDER_END;
         if (o.op == ORDER_BUSY ? !busy : busy && ends) neb__group_busy(t->ranks, busy = !busy);
         if (o.op == ORDER_END) return NEB_OK;
-        NEB_TRY(obey(t, &o));
+        neb_status status = obey(t, &o);
+        neb__step_key_wipe(&o.key);
+        NEB_TRY(status);
     }
 }
 
