@@ -367,10 +367,20 @@ static bool waited(struct neb_round *r, struct neb_core_sum *s, int64_t ms)
     return r->now >= s->since + ms;
 }
 
+/* The sites whose frames could come now. Whoever has no link is not waited for if the others are enough: an update that does not come
+ * costs nothing but its place in this sum. */
+static uint64_t linked(const struct neb_round *r)
+{
+    uint64_t set = neb__bit(r->self);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (r->peer[i].up) set |= neb__bit(i);
+    return set;
+}
+
 static void lead_open(struct neb_round *r, struct neb_core_sum *s, uint32_t c0, uint32_t c1)
 {
     uint64_t v = r->cell[c0].v_log, in_reach = expected(r, c0), set = offered(r, s, v, in_reach),
-             missing = in_reach & ~set;
+             missing = in_reach & linked(r) & ~set;
     int n = __builtin_popcountll(set);
     if (neb__end_over(r) || n < neb__sum_least(training(r)) || all_sent(r, c0)) {
         s->since = 0;
@@ -452,7 +462,7 @@ static void lead_survivors(struct neb_round *r, struct neb_core_sum *s, uint32_t
     }
     if (ready && !r->close_at[f]) r->close_at[f] = r->now;
     bool late = ready && r->now >= r->close_at[f] + r->cfg.round_ms;
-    if (ready < least || (may_come && !late)) return;
+    if (ready < least || ((may_come & linked(r)) && !late)) return;
     r->close_at[f] = 0;
     neb__lead_name(r, c0, c1, by_site, ready, s->attempt);
 }

@@ -66,7 +66,7 @@ void solo_run(struct solo *s, int64_t ms)
         solo_event(s, (struct neb_event){.type = NEB_EV_TICK});
 }
 
-void solo_create(struct solo *s, unsigned self, struct neb_members roster)
+static void create(struct solo *s, unsigned self, struct neb_members roster, bool secure)
 {
     static const uint64_t zero;
     static const struct neb_boot_update none;
@@ -76,6 +76,7 @@ void solo_create(struct solo *s, unsigned self, struct neb_members roster)
     assert_ok(neb__round_first_mark(&s->mark));
     struct neb_round_config c = {.self = (uint16_t)self, .roster = roster, .cells = 1, .fragments = 1};
     c.quorum = NEB_QUORUM_MAJORITY;
+    c.secure = c.end_drop = secure;
     c.seal = (struct neb_seal){.arg = &s->self, .sign = test_sign, .verify = test_verify};
     struct neb_round_boot boot = {.mark = s->mark.data,
                                   .mark_length = s->mark.len,
@@ -84,6 +85,16 @@ void solo_create(struct solo *s, unsigned self, struct neb_members roster)
                                   .open = &none,
                                   .work = &zero};
     assert_ok(neb__round_create(&c, &boot, &s->r));
+}
+
+void solo_create(struct solo *s, unsigned self, struct neb_members roster)
+{
+    create(s, self, roster, false);
+}
+
+void solo_create_secure(struct solo *s, unsigned self, struct neb_members roster)
+{
+    create(s, self, roster, true);
 }
 
 void solo_start(struct solo *s)

@@ -26,6 +26,7 @@ bool test_verify(void *arg, unsigned signer, const char *purpose, const void *p,
                  const uint8_t signature[NEB_SEAL_SIZE]);
 
 void solo_create(struct solo *s, unsigned self, struct neb_members roster);
+void solo_create_secure(struct solo *s, unsigned self, struct neb_members roster); /* with secure sums */
 void solo_start(struct solo *s); /* site 0 of two, with two votes; it leads when this returns */
 void solo_stop(struct solo *s);
 void solo_event(struct solo *s, struct neb_event ev);
