@@ -348,6 +348,9 @@ void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const stru
     case EV_CELL: cell_arrives(w, n, ev); break;
     case EV_STORED: stored(w, n, ev); break;
     case EV_STEP: step(w, n); break;
+    case EV_PEER:
+        neb__node_peer(w, n, (unsigned)ev->from, w->node[ev->from].alive && !w->cut[ev->from][n->id]);
+        break;
     case EV_STATES:
     case EV_RELAY:
     case EV_LINE:

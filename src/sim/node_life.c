@@ -54,6 +54,17 @@ void neb__node_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n)
     (void)neb__blob_save(&n->disk.disk, "checkpoint", b, 16 + w->cfg.cells * OWN_SIZE, true);
 }
 
+/* Links break with the process at their other end, and come back with it; each site notices a little later. */
+void neb__node_noticed(struct neb_sim_world *w, struct neb_sim_node *n)
+{
+    enum { NOTICE_MS = 100 };
+    for (int i = 0; w->noticed && i < w->sites; i++) {
+        if (i == n->id || !w->node[i].alive) continue;
+        struct neb_sim_event *e = neb__sim_later(w, 1 + (int64_t)draw(w, NOTICE_MS), EV_PEER, i);
+        if (e) e->from = n->id;
+    }
+}
+
 void neb__node_crash(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!n->alive) return;
@@ -66,6 +77,7 @@ void neb__node_crash(struct neb_sim_world *w, struct neb_sim_node *n)
     n->actions_left = -1;
     for (int i = 0; i < SITES; i++) w->bulk[n->id][i] = w->bulk[i][n->id] = 0;
     neb__node_free(n);
+    neb__node_noticed(w, n);
     neb__simdisk_crash(&n->disk, draw(w, 3) != 0);
     if (!n->stopped) neb__sim_later(w, 200 + (int64_t)draw(w, w->quiet ? 500 : 4000), EV_START, n->id);
 }
@@ -252,6 +264,7 @@ void neb__node_start(struct neb_sim_world *w, struct neb_sim_node *n)
     if (n->leaving) neb__node_ask(w, n, NEB_OP_LEAVE, 0);
     for (int i = 0; i < w->sites; i++)
         if (i != n->id && w->node[i].exists) neb__node_peer(w, n, (unsigned)i, true);
+    neb__node_noticed(w, n);
     for (int i = 0; i < r.count && n->alive; i++) {
         struct neb_sim_event *ev = neb__sim_later(w, 1, EV_STORED, n->id);
         if (!ev) break;

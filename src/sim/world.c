@@ -148,6 +148,7 @@ static void configure(struct neb_sim_world *w)
     c->end_drop = neb__mix64(w->opt.seed) % 3 == 0; /* no draw: the other seeds keep their history */
     c->secure = w->opt.secure;
     if (c->secure) c->end_drop = true;
+    w->noticed = c->secure && neb__mix64(w->opt.seed ^ 0x1023) % 2; /* the others: nobody tells them */
     struct neb_members r = {.heavy = NEB_NO_SITE};
     for (int i = 0; i < k; i++) {
         r.members |= neb__bit((unsigned)i);

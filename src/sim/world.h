@@ -64,6 +64,7 @@ enum neb_sim_event_kind {
     EV_START, /* a machine starts (again) */
     EV_FAULT,
     EV_LINE,   /* node looks whether its link to site `index` is up */
+    EV_PEER,   /* likewise, of site `from`, without lasting cuts */
     EV_ROUTES, /* the routes' own time */
 };
 
@@ -231,6 +232,7 @@ struct neb_sim_world {
     int delay_ms, loss_permille, bytes_per_ms;
     /* which faults this history has, in permille of choices */
     bool quiet;
+    bool noticed;          /* links tell when a machine crashes or starts */
     int64_t protect_until; /* until then no other site may fail: a roll-back is being noticed */
     struct neb_sim_node *rolled;
     bool hurt, settled; /* hurt: a disk lost something, and not every site has made up for it yet */
@@ -295,6 +297,7 @@ void neb__node_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n);
 void neb__node_free(struct neb_sim_node *n);
 void neb__node_booted(struct neb_sim_world *w, struct neb_sim_node *n);
 void neb__node_peer(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, bool up);
+void neb__node_noticed(struct neb_sim_world *w, struct neb_sim_node *n); /* it has crashed or started */
 
 /* With lasting cuts: a site is reached in another way; a frame came through members. */
 void neb__node_reach(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, enum neb_reach how);
