@@ -40,8 +40,8 @@ static neb_status prove(struct neb_meeting *m, bool creator, const struct neb_pa
     NEB_TRY(neb__pairing_hello(&p, in, n, proof));
     if (!creator) NEB_TRY(neb__meeting_send(m, proof, sizeof proof));
     NEB_TRY(neb__meeting_receive(m, 60, in, &n));
-    if (creator) NEB_TRY(neb__meeting_send(m, proof, sizeof proof));
-    return neb__pairing_proof(&p, in, n);
+    NEB_TRY(neb__pairing_proof(&p, in, n));
+    return creator ? neb__meeting_send(m, proof, sizeof proof) : NEB_OK;
 }
 
 static neb_status meet(const struct neb_pair_code *code, double seconds, struct neb_meeting **out)

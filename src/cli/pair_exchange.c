@@ -3,7 +3,7 @@
  *     creator                    joiner
  *     hello                ⇄     hello                  in the open; seal/pairing.h
  *                          ←     proof                  this is the joiner's one guess
- *     proof                →
+ *     proof, or no         →                            judged: a wrong proof gets none in return
  *     C card               ⇄     C card                 sealed, like all that follows
  *     R roster, in pieces  →
  *                          ←     D genesis hash         the roster is on the joiner's disk
@@ -28,6 +28,33 @@ enum {
  * nothing; the rightful one waits behind it. */
 static const double answer_s = 30, prove_s = 15;
 
+/* The joiner's side: its proof is its guess, so it proves first. */
+static neb_status prove_first(struct neb_pair_talk *t, const uint8_t proof[NEB_PAIRING_PROOF])
+{
+    uint8_t in[NEB_MEETING_MESSAGE_MAX];
+    size_t n;
+    t->guessed = true;
+    NEB_TRY(neb__meeting_send(t->meeting, proof, NEB_PAIRING_PROOF));
+    NEB_TRY(neb__meeting_receive(t->meeting, prove_s, in, &n));
+    return neb__pairing_proof(&t->pairing, in, n);
+}
+
+/* The creator's side. Whoever proves nothing learns that, and gets no proof. */
+static neb_status judge_first(struct neb_pair_talk *t, const uint8_t proof[NEB_PAIRING_PROOF])
+{
+    static const uint8_t no = NEB_PAIRING_NO;
+    uint8_t in[NEB_MEETING_MESSAGE_MAX];
+    char why[REASON_MAX];
+    size_t n;
+    NEB_TRY(neb__meeting_receive(t->meeting, prove_s, in, &n));
+    t->guessed = true;
+    neb_status status = neb__pairing_proof(&t->pairing, in, n);
+    if (status == NEB_OK) return neb__meeting_send(t->meeting, proof, NEB_PAIRING_PROOF);
+    snprintf(why, sizeof why, "%s", neb_last_error());
+    (void)neb__meeting_send(t->meeting, &no, 1); /* if it is still there */
+    return neb__quiet(status, "%s", why);
+}
+
 neb_status neb__pair_prove(struct neb_pair_talk *t, bool creator, const struct neb_pair_code *code)
 {
     uint8_t hello[NEB_PAIRING_HELLO], proof[NEB_PAIRING_PROOF], in[NEB_MEETING_MESSAGE_MAX];
@@ -39,14 +66,7 @@ neb_status neb__pair_prove(struct neb_pair_talk *t, bool creator, const struct n
     NEB_TRY(neb__meeting_send(t->meeting, hello, sizeof hello));
     NEB_TRY(neb__meeting_receive(t->meeting, prove_s, in, &n));
     NEB_TRY(neb__pairing_hello(&t->pairing, in, n, proof));
-    if (!creator) {
-        t->guessed = true;
-        NEB_TRY(neb__meeting_send(t->meeting, proof, sizeof proof));
-    }
-    NEB_TRY(neb__meeting_receive(t->meeting, prove_s, in, &n));
-    t->guessed = true;
-    if (creator) NEB_TRY(neb__meeting_send(t->meeting, proof, sizeof proof));
-    return neb__pairing_proof(&t->pairing, in, n);
+    return creator ? judge_first(t, proof) : prove_first(t, proof);
 }
 
 /* ---- sealed -------------------------------------------------------------------------------------------- */

@@ -216,7 +216,7 @@ static neb_status use_code(struct pair *p, bool creator, const struct neb_pair_c
 {
     struct neb_meeting *m;
     neb_status status;
-    bool told = false;
+    bool told = false, told_version = false;
     *guessed = false;
     for (;;) {
         NEB_TRY(meet(p, code, &m));
@@ -225,12 +225,13 @@ static neb_status use_code(struct pair *p, bool creator, const struct neb_pair_c
         /* Another version proves nothing of whoever speaks it: at the site that waits it is told, and the site goes on waiting. */
         bool again = was_no_guess(status) || (creator && status == NEB_ERR_VERSION);
         if (status == NEB_OK || *guessed || !again) return status;
-        if (!told || status == NEB_ERR_VERSION)
+        if (!(status == NEB_ERR_VERSION ? told_version : told))
             fprintf(stderr,
                     "somebody came with the number of this code, and made no guess (%s): the code "
                     "is good still, waiting for the other site\n",
                     neb_last_error());
         told = true;
+        told_version |= status == NEB_ERR_VERSION;
         rest(again_s);
     }
 }

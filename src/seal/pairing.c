@@ -88,6 +88,8 @@ neb_status neb__pairing_hello(struct neb_pairing *p, const uint8_t *theirs, size
 
 neb_status neb__pairing_proof(struct neb_pairing *p, const uint8_t *theirs, size_t n)
 {
+    if (n == 1 && theirs[0] == NEB_PAIRING_NO && !p->creator)
+        return neb__quiet(NEB_ERR_AUTH, "the other has another code, or somebody changed a message");
     if (n != NEB_PAIRING_PROOF || theirs[0] != 'p')
         return neb__quiet(NEB_ERR_PROTOCOL, "what came does not prove that the codes are the same");
     NEB_TRY(neb__cpace_check(&p->cpace, theirs + 1));

@@ -1,8 +1,9 @@
 /* pairing.h: two sites that share a code become acquainted over messages that anybody may read and change. No I/O.
  *
  *     neb__pairing_begin(&p, creator, &code, relay, hello)     hello goes to the other
- *     neb__pairing_hello(&p, theirs, n, proof)                 proof goes to the other
- *     neb__pairing_proof(&p, theirs, n)                        NEB_ERR_AUTH: the codes differ. This was their one guess
+ *     neb__pairing_hello(&p, theirs, n, proof)                 the joiner's proof goes to the other; the creator keeps its own
+ *     neb__pairing_proof(&p, theirs, n)                        NEB_ERR_AUTH: the codes differ. This was their one guess. Else the
+ *                                                              creator's proof goes to the joiner
  *     neb__pairing_seal(), neb__pairing_open()                 from now on everything is secret and authentic
  *
  * The creator made the code and is the run's operator. A card says who a site is and proves that it holds its key. */
@@ -18,6 +19,7 @@ enum {
     NEB_PAIRING_VERSION = 1,
     NEB_PAIRING_HELLO = 18 + NEB_CPACE_SHARE,
     NEB_PAIRING_PROOF = 1 + NEB_CPACE_TAG,
+    NEB_PAIRING_NO = 'n',      /* the creator's answer, one byte, to a proof that is wrong */
     NEB_PAIRING_OVERHEAD = 17, /* of a sealed message */
     NEB_PAIRING_SESSION = 32,
     NEB_PAIRING_CARD_MAX = 1024,

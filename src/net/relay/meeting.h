@@ -14,8 +14,8 @@
  *     NEB_TRY(neb__meeting_receive(m, 30, buf, &n));        // buf: NEB_MEETING_MESSAGE_MAX bytes; waits up to 30 s
  *     neb__meeting_close(m);
  *
- * All calls block, on the calling thread. The id brings two guests together once: a third is refused for ten minutes ("two have
- * met under this code already"), so whoever guesses an id spoils that meeting and shows. The relay host limits attempts
+ * All calls block, on the calling thread. The id brings two guests to a talk once: when one of them has said a second message, others
+ * are refused for ten minutes ("two have met under this code already"), so whoever tries a code spoils that meeting and shows. The relay host limits attempts
  * (12 a minute from one network), guests that wait (64), and the whole meeting (10 minutes). Each connection uses a key made for it
  * alone, so the relay host does not learn which site meets. */
 #ifndef NEB_NET_RELAY_MEETING_H
