@@ -3,12 +3,14 @@
 #include "check.h"
 #include "net/relay/meeting.h"
 #include "net/relay/relay_host.h"
+#include "net/relay/relay_host_internal.h"
 #include "relay_visitor.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
 #include <nebula/log.h>
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -472,6 +474,97 @@ static void test_quotas(void **state)
     visitor_leave(&more), visitor_leave(&more2), visitor_leave(&b), visitor_leave(&b2), visitor_leave(&a);
 }
 
+/* Member `from` calls member 1, which stands, and hangs up at once. True: member 1 was rung. False: refused; *why. */
+static bool ring_and_leave(struct relay_visitor *standing, int from, struct neb_relay_refusal *why)
+{
+    struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
+    struct timeval at_once = {0, 1000};
+    struct relay_visitor caller;
+    struct neb_relay_message m = {0};
+    bool rung = false;
+    ask.peer = 2;
+    visitor_ask(&caller, dial_host(), member_key[from], &ask);
+    setsockopt(caller.fd, SOL_SOCKET, SO_RCVTIMEO, &at_once, sizeof at_once);
+    while (!rung && m.type != NEB_RELAY_REFUSE) {
+        struct pollfd fds[2] = {{standing->fd, POLLIN, 0}, {caller.fd, POLLIN, 0}};
+        assert_true(poll(fds, 2, 30000) > 0);
+        if (fds[0].revents) {
+            assert_ok(visitor_hear(standing, &m));
+            rung = m.type == NEB_RELAY_RING; /* else the host pings */
+        } else {
+            neb_status status = visitor_hear(&caller, &m); /* a record of TLS alone is no message */
+            assert_true(status == NEB_OK || status == NEB_ERR_AGAIN);
+        }
+    }
+    if (!rung) assert_ok(neb__relay_refusal_get(m.body, m.size, why));
+    visitor_leave(&caller);
+    return rung;
+}
+
+/* Calls without a pause until `text` was said ten times. `burst` calls may go through at once, and as many in each 8 s. */
+static void call_without_end(struct relay_visitor *standing, const int *from, int burst, const char *text)
+{
+    int64_t begin = neb__now_ns();
+    int rung = 0, refused = 0;
+    for (int i = 0; refused < 10; i++) {
+        struct neb_relay_refusal why;
+        if (ring_and_leave(standing, from[i % 2], &why)) {
+            double s = neb__seconds_since(begin);
+            if (++rung > burst + 1 + (int)(s * burst / 8)) fail_msg("%d calls in %.1f s", rung, s);
+            continue;
+        }
+        assert_int_equal(why.code,
+                         NEB_RELAY_REFUSE_QUOTA); /* another one counts connections that are closing */
+        refused += strstr(why.text, text) != NULL;
+    }
+    assert_true(rung >= burst);
+}
+
+static void limit_calls(int member_connections, int run_connections, const int *from, const char *text)
+{
+    struct neb_relay_limits limits = NEB_RELAY_LIMITS;
+    struct neb_relay_refusal why;
+    struct relay_visitor standing;
+    bool of_member = member_connections < run_connections;
+    limits.member_connections = member_connections;
+    limits.run_connections = run_connections;
+    journal[0] = 0;
+    neb_log_set_sink(note, NULL);
+    open_host(&limits, true);
+    stand(&standing, 1);
+    call_without_end(&standing, from, of_member ? member_connections : run_connections, text);
+    assert_int_equal(count("calls more than 2 times a second"), 1);
+    if (of_member) assert_true(ring_and_leave(&standing, 2, &why)); /* another member has its own bucket */
+    neb_log_set_sink(NULL, NULL);
+    visitor_leave(&standing);
+}
+
+/* A member that calls without end wakes the called one no more than its bucket allows; the other members call as before. */
+static void test_calls_of_member(void **state)
+{
+    (void)state;
+    limit_calls(16, 512, (const int[]){0, 0}, "this member calls too often");
+}
+
+/* Two members together: the run's bucket. */
+static void test_calls_of_run(void **state)
+{
+    (void)state;
+    limit_calls(512, 16, (const int[]){0, 2}, "this run calls too often");
+}
+
+/* What waits for the clock: some 768 KiB, half a round trip but no less than 10 ms; 3 to 64 ms. */
+static void test_clock(void **state)
+{
+    (void)state;
+    assert_float_equal(neb__joint_wait_ms(12.5e6, 100), 50, 1e-9); /* half of the round trip */
+    assert_float_equal(neb__joint_wait_ms(12.5e6, 1000), 62.9, 0.1);
+    assert_float_equal(neb__joint_wait_ms(1e6, 1000), 64, 1e-9);
+    assert_float_equal(neb__joint_wait_ms(12.5e6, 0.2), 10, 1e-9); /* members next to each other */
+    assert_float_equal(neb__joint_wait_ms(1e9, 100), 3, 1e-9);
+    assert_float_equal(neb__joint_wait_ms(0, 20), 10, 1e-9);
+}
+
 /* Silent, half-greeted, and talkative strangers: each is closed, and members notice nothing. */
 static void test_strangers(void **state)
 {
@@ -502,6 +595,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stolen_ticket, open_default, close_host),
         cmocka_unit_test_setup_teardown(test_quotas, open_small, close_host),
         cmocka_unit_test_setup_teardown(test_strangers, open_default, close_host),
+        cmocka_unit_test_teardown(test_calls_of_member, close_host),
+        cmocka_unit_test_teardown(test_calls_of_run, close_host),
+        cmocka_unit_test(test_clock),
         cmocka_unit_test(test_shown),
     };
     neb_log_set_level(NEB_LOG_WARN);

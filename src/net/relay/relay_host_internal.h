@@ -36,7 +36,8 @@ enum {
     NEB_JOINT_PIPE =
         1 << 20, /* bytes between the two sockets, each way; fewer where the system allows no more */
     NEB_JOINT_TURN = 2 << 20,     /* bytes passed on before other pairs have their turn */
-    NEB_JOINT_CLOCK_MS = 32,      /* between two turns of the clock, at most, */
+    NEB_JOINT_CLOCK_MS = 64,      /* between two turns of the clock, at most, */
+    NEB_JOINT_CLOCK_NEAR_MS = 10, /* … on short lines, */
     NEB_JOINT_CLOCK_LEAST_MS = 3, /* … and at least */
 };
 
@@ -138,6 +139,8 @@ struct neb_joint {
     struct neb_joint_way way[2]; /* way[i]: from side i to the other */
     struct neb_relay_run *run;
     int64_t moved_at, looked_at;
+    double wait_ms; /* between two turns of the clock */
+    int64_t due_at; /* the next one; 0: none is needed */
 };
 
 struct neb_meeting_over {
@@ -163,6 +166,7 @@ struct neb_relay_host {
     bool loop_ready;
     uv_async_t wake;
     uv_timer_t tick, clock;
+    uint64_t clock_ms; /* for which `clock` was set */
     uv_poll_t listener;
     int listen_fd;
     bool resting, told_full; /* no descriptor is left for a connection */
@@ -231,6 +235,8 @@ void neb__joint_begin(struct neb_joint *j); /* when both have been told */
 void neb__joint_event(struct neb_guest *g, int events);
 void neb__joint_close(struct neb_joint *j, const char *why);
 void neb__joint_clock(struct neb_relay_host *h);
+/* How long the bytes of a fast way wait for the clock. rate: bytes per second; round_trip_ms: of the pair's two lines together. */
+double neb__joint_wait_ms(double rate, double round_trip_ms);
 void neb__joint_tick(struct neb_relay_host *h, int64_t now);
 
 /* ---- relay_meet.c --- */

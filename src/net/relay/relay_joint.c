@@ -6,7 +6,8 @@
  * pair waits for another.
  *
  * On a fast line waking up costs more than the bytes: packets come one by one. So a way on which much was passed on is read by
- * the clock, about every 384 KiB, until nothing has come for two turns; then events are awaited again. Short messages
+ * the clock, about every 768 KiB, until nothing has come for two turns; then events are awaited again. What comes waits for half a round
+ * trip of the pair's two lines at most (10 ms if they are short): bytes between near members come soon, those between far ones cost less. Short messages
  * are passed on at once; the clock's turn is taken with them if it is almost due. A turn ends with the first read that leaves little
  * behind: chasing the packets that come meanwhile costs a call and a short segment each.
  *
@@ -35,7 +36,7 @@ enum {
     UNSENT_MOST = 2 << 20,
     PIPE_LEAST = 256 << 10, /* a large pipe, */
     PIPE_USUAL = 64 << 10,  /* … and the system's own size */
-    PER_TURN = 384 << 10,   /* bytes that come between two turns of the clock */
+    PER_TURN = 768 << 10,   /* bytes that come between two turns of the clock */
     MUCH = 64 << 10,        /* bytes that are read in this turn rather than in the next */
     FAST = 128 << 10,       /* bytes within LOOK_NS that make a way one that is read by the clock */
     LOOK_NS = 100 * 1000 * 1000,
@@ -100,6 +101,7 @@ neb_status neb__joint_create(struct neb_guest *caller, struct neb_guest *answere
     j->run = caller->run;
     j->run->joints++;
     j->moved_at = j->looked_at = neb__now_ns();
+    j->wait_ms = NEB_JOINT_CLOCK_LEAST_MS;
     for (int i = 0; i < 2; i++) {
         note_size(h, &j->way[i]);
         let_wait(j, i, UNSENT_LEAST);
@@ -245,15 +247,50 @@ static void watch(struct neb_joint *j)
     }
 }
 
+/* ---- the clock ----------------------------------------------------------------------------------------- */
+
+double neb__joint_wait_ms(double rate, double round_trip_ms)
+{
+    double full = rate > 0 ? 1e3 * PER_TURN / rate : NEB_JOINT_CLOCK_MS;
+    double most = neb__clamp(round_trip_ms / 2, NEB_JOINT_CLOCK_NEAR_MS, NEB_JOINT_CLOCK_MS);
+    return neb__clamp(full, NEB_JOINT_CLOCK_LEAST_MS, most);
+}
+
+static double line_ms(const struct neb_guest *g)
+{
+    struct tcp_info info = {0};
+    socklen_t n = sizeof info;
+    return getsockopt(g->fd, IPPROTO_TCP, TCP_INFO, &info, &n) ? 0 : info.tcpi_rtt * 1e-3;
+}
+
+static bool is_clocked(const struct neb_joint_way *w)
+{
+    return w->by_clock || w->throttled;
+}
+
 static void on_clock(uv_timer_t *timer)
 {
     neb__joint_clock(timer->data);
 }
 
-static void need_clock(struct neb_relay_host *h)
+static void need_clock(struct neb_relay_host *h, int64_t due_at, int64_t now)
 {
-    if (!uv_is_active((uv_handle_t *)&h->clock))
-        uv_timer_start(&h->clock, on_clock, NEB_JOINT_CLOCK_LEAST_MS, NEB_JOINT_CLOCK_LEAST_MS);
+    uint64_t ms = due_at > now ? (uint64_t)(due_at - now + 999999) / 1000000 : 0;
+    if (uv_is_active((uv_handle_t *)&h->clock) && uv_timer_get_due_in(&h->clock) <= ms) return;
+    h->clock_ms = ms;
+    uv_timer_start(&h->clock, on_clock, ms, 0);
+}
+
+/* `first`, `second`: the ways that this turn has read. */
+static void schedule(struct neb_joint *j, bool first, bool second, int64_t now)
+{
+    bool read = (first && is_clocked(&j->way[0])) || (second && is_clocked(&j->way[1]));
+    if (!is_clocked(&j->way[0]) && !is_clocked(&j->way[1])) {
+        j->due_at = 0;
+        return;
+    }
+    if (read || !j->due_at) j->due_at = now + (int64_t)(j->wait_ms * 1e6);
+    need_clock(j->side[0]->host, j->due_at, now);
 }
 
 /* Decides who is read by the clock from now on. */
@@ -272,9 +309,12 @@ static void plan(struct neb_joint *j, int64_t now)
             let_wait(j, i, (size_t)(w->rate / 10));
             w->recent = 0;
         }
-        if (w->by_clock || w->throttled) need_clock(j->side[0]->host);
     }
-    if (look) j->looked_at = now;
+    if (!look) return;
+    double rate = j->way[0].rate > j->way[1].rate ? j->way[0].rate : j->way[1].rate;
+    bool by_clock = j->way[0].by_clock || j->way[1].by_clock;
+    if (by_clock) j->wait_ms = neb__joint_wait_ms(rate, line_ms(j->side[0]) + line_ms(j->side[1]));
+    j->looked_at = now;
 }
 
 static void turn(struct neb_joint *j, bool first, bool second)
@@ -290,6 +330,7 @@ static void turn(struct neb_joint *j, bool first, bool second)
     }
     plan(j, now);
     watch(j);
+    schedule(j, first, second, now);
 }
 
 void neb__joint_begin(struct neb_joint *j)
@@ -305,34 +346,24 @@ void neb__joint_event(struct neb_guest *g, int events)
     bool own = events & UV_READABLE, to_us = events & UV_WRITABLE;
     struct neb_relay_host *h = g->host;
     turn(j, g->side == 0 ? own : to_us, g->side == 1 ? own : to_us);
-    if (uv_is_active((uv_handle_t *)&h->clock) &&
-        uv_timer_get_due_in(&h->clock) <= uv_timer_get_repeat(&h->clock) / 3) {
-        uv_timer_again(&h->clock);
+    if (uv_is_active((uv_handle_t *)&h->clock) && uv_timer_get_due_in(&h->clock) <= h->clock_ms / 3)
         neb__joint_clock(h);
-    }
 }
 
-static double fastest(const struct neb_joint *j)
-{
-    return j->way[0].rate > j->way[1].rate ? j->way[0].rate : j->way[1].rate;
-}
-
+/* Pairs that are almost due have their turn, too: so the connections of one link share their wake-ups. */
 void neb__joint_clock(struct neb_relay_host *h)
 {
-    bool any = false;
-    double rate = 0;
+    int64_t now = neb__now_ns();
+    uv_timer_stop(&h->clock);
     for (struct neb_joint *j = h->joints, *next; j; j = next) {
         next = j->next;
-        bool first = j->way[0].by_clock || j->way[0].throttled,
-             second = j->way[1].by_clock || j->way[1].throttled;
+        bool first = is_clocked(&j->way[0]), second = is_clocked(&j->way[1]);
         if (!first && !second) continue;
-        any = true;
-        if (fastest(j) > rate) rate = fastest(j);
-        turn(j, first, second);
+        if (j->due_at - now > (int64_t)(j->wait_ms * 1e6 / 3))
+            need_clock(h, j->due_at, now);
+        else
+            turn(j, first, second);
     }
-    double ms = rate > 0 ? 1e3 * PER_TURN / rate : NEB_JOINT_CLOCK_LEAST_MS;
-    uv_timer_set_repeat(&h->clock, (uint64_t)neb__clamp(ms, NEB_JOINT_CLOCK_LEAST_MS, NEB_JOINT_CLOCK_MS));
-    if (!any) uv_timer_stop(&h->clock);
 }
 
 void neb__joint_tick(struct neb_relay_host *h, int64_t now)
