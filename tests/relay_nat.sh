@@ -46,6 +46,18 @@ RULES
 done
 on r sysctl -qw net.ipv4.ip_forward=1
 
+# Nobody gets in, even with a route to the inside. (Shown by a server that the router itself reaches.)
+ip -n "$tag-r" route add 192.168.1.0/24 via 10.9.1.2
+on a "$nebula" relay --listen 0.0.0.0:7100 --folder "$dir/bait" > "$dir/bait.out" 2> /dev/null &
+bait=$!
+pids=$bait
+while ! grep -q "^relay://" "$dir/bait.out" 2> /dev/null; do kill -0 "$bait" || fail "no server behind the router"; sleep 0.1; done
+reaches() { on $1 timeout 2 bash -c 'exec 3<> /dev/tcp/192.168.1.2/7100' 2> /dev/null; }
+reaches na || fail "the router does not reach its own inside"
+if reaches r; then fail "somebody can reach a router's inside"; fi
+kill "$bait"
+wait "$bait" || true
+
 start=$(date +%s)
 cd "$dir"
 "$nebula" new demo --sites a,b > new.log 2>&1 || fail "no job"
@@ -60,7 +72,6 @@ pids="$pids $first"
 while [ ! -s "$dir/code" ]; do kill -0 "$first" || fail "no code"; sleep 0.1; done
 on b "$nebula" pair b "$(head -1 "$dir/code")" --relay 10.9.1.1:7500 > /dev/null 2> "$dir/pair-b.log" || fail "b was not paired"
 wait "$first" || fail "a was not paired"
-if on r sh -c 'exec 3<> /dev/tcp/10.9.1.2/7100' 2> /dev/null; then fail "somebody can reach a router's inside"; fi
 for s in a b; do
     on $s "$nebula" train job.yaml --site $s out="$dir/out-$s" train.threads=1 train.steps=40 > "$dir/$s.out" 2> "$dir/$s.log" &
     pids="$pids $!"
