@@ -1,7 +1,8 @@
 #!/bin/bash
 # upgrade.sh: a run is upgraded site by site. Both sites begin with the last release's binary; one is stopped and goes on with this
-# tree's, then the other; between the two the versions train together. The run ends with the same model at both. A site of an older protocol is
-# refused by name, whichever of the two dials. packaging/releases names the commits; they are built in build/upgrade of this checkout.
+# tree's, then the other; between the two the versions train together. The run ends with the same model at both. The two versions pair by a code,
+# whichever makes it and whichever is the relay host. A site of an older protocol is refused by name, whichever of the two dials.
+# packaging/releases names the commits; they are built in build/upgrade of this checkout.
 #     tests/packaging/upgrade.sh NEBULA-I
 set -eu
 nebula=$(realpath "$1")
@@ -13,9 +14,10 @@ build() { # NAME: the release of packaging/releases, into build/upgrade/NAME; it
     local commit at=$top/build/upgrade/$1
     commit=$(sed -n "s/^$1 //p" "$top/packaging/releases")
     built=$at/build/release/nebula-i
+    git -C "$top" merge-base --is-ancestor "$commit" HEAD || fail "$1 ($commit) is not in the history of this tree, or this is a shallow clone"
     [ "$(cat "$at/commit" 2> /dev/null)" != "$commit" ] || return 0
     rm -rf "$at" && mkdir -p "$at"
-    git -C "$top" archive "$commit" | tar -x -C "$at" || fail "no commit $commit here: a shallow clone?"
+    git -C "$top" archive "$commit" | tar -x -C "$at"
     cmake -G Ninja -S "$at" -B "$at/build/release" > "$at/log" 2>&1 && cmake --build "$at/build/release" -j "${JOBS:-$(nproc)}" --target nebula-i >> "$at/log" 2>&1 ||
         { tail -20 "$at/log"; fail "building $1 ($commit)"; }
     echo "$commit" > "$at/commit"
@@ -77,6 +79,23 @@ wait $pid_a || fail "site a"
 wait $pid_b || fail "site b"
 cmp out-a/model.safetensors out-b/model.safetensors || fail "the models differ"
 "$last" roster show a > /dev/null 2>&1 || fail "the last release does not read the roster"
+
+# A code, with the last release as one of the two sites, then as the other; and as the relay host of the second pair.
+pairs() { # HOST CREATOR JOINER: binaries
+    rm -rf a b host pair-*.out
+    "$1" relay --listen 127.0.0.1:0 --folder host > pair-host.out 2> pair-host.log & local host=$!
+    until_true "grep -q '^relay://' pair-host.out"
+    local at; at=$(cat pair-host.out)
+    "$2" pair a --relay "$at" > pair-a.out 2> pair-a.log & local creator=$!
+    until_true "grep -q '^[0-9]' pair-a.out"
+    "$3" pair b "$(head -1 pair-a.out)" --relay "$at" > pair-b.out 2> pair-b.log || fail "the site that was given the code"
+    wait $creator || fail "the site that made the code"
+    cmp a/roster b/roster || fail "the rosters differ"
+    kill $host; wait $host || true
+}
+pairs "$nebula" "$last" "$nebula"
+pairs "$last" "$nebula" "$last"
+echo "upgrade: both versions pair with each other"
 
 # Older ones, as the site that dials (a, the lower number) and as the one that is dialled.
 for way in dials answers; do
