@@ -96,18 +96,29 @@ static void signatures_outlive_a_start(void **state)
     struct neb_said said = says(&s, NEB_SAID_HOLDS, 0, 64, 1, &(struct neb_hash){{7}});
     neb__buf_init(&b, 1 << 10);
     assert_ok(neb__said_put(&said, &b));
-    const struct neb_round_extra extra[2] = {{NEB_EXTRA_AUTOGRAPH, 1, b.data, b.len},
-                                             {NEB_EXTRA_VOTE, 1, b.data, b.len}};
+    const size_t one = b.len;
+    struct neb_said next = says(&s, NEB_SAID_HOLDS, 1, 65, 2, &(struct neb_hash){{8}});
+    assert_ok(neb__said_put(&next, &b));
+    const struct neb_round_extra extra[3] = {{NEB_EXTRA_AUTOGRAPH, 1, b.data, one},
+                                             {NEB_EXTRA_VOTE, 1, b.data, one},
+                                             {NEB_EXTRA_NOTE, 2, b.data + one, b.len - one}};
     struct neb_round_boot boot = {.mark = s.mark.data,
                                   .mark_length = s.mark.len,
                                   .extra = extra,
-                                  .extras = 2,
+                                  .extras = 3,
                                   .applied = &zero,
                                   .merged = &zero,
                                   .open = &none,
                                   .work = &zero};
     assert_ok(neb__round_create(&s.r->cfg, &boot, &r));
-    assert_true(r->autographs == 1 && r->autograph[0].index == 1 && !r->autograph_unsaved);
+    assert_true(r->autographs == 2 && r->autograph[0].index == 1 && r->autograph[1].index == 2);
+    assert_true(!r->autograph_unsaved);
+    next.index++; /* of the same view: it takes the other's place, in memory and as the note of a write */
+    neb__autograph_keep(r, &next);
+    assert_true(r->autographs == 2 && r->autograph[1].index == 3 && !r->autograph_unsaved);
+    next.view += 64; /* of another: the last one of the view before is to be in the ledger for good */
+    neb__autograph_keep(r, &next);
+    assert_true(r->autographs == 3 && r->autograph_unsaved == 1 << 1);
     assert_true(r->heard_votes == 1 && r->heard_vote[0].index == 1 && !r->vote_unsaved);
     neb__round_destroy(r);
     neb__buf_free(&b);

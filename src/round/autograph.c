@@ -28,7 +28,8 @@ const struct neb_said *neb__autograph_of(const struct neb_round *r, const struct
     return NULL;
 }
 
-/* The statement was checked. One is kept of each view: a later one contains what an earlier one says. */
+/* The statement was checked. One is kept of each view: a later one contains what an earlier one says. That of the newest view is
+ * the note of every write; the last one of a view goes into the ledger when there is one of another view. */
 void neb__autograph_keep(struct neb_round *r, const struct neb_said *s)
 {
     unsigned at = r->autographs % AUTOGRAPHS;
@@ -37,10 +38,9 @@ void neb__autograph_keep(struct neb_round *r, const struct neb_said *s)
     if (same && r->autograph[newest].kind == s->kind && r->autograph[newest].index == s->index) return;
     if (same)
         at = newest;
-    else
-        r->autographs++;
+    else if (r->autographs++ && r->booted)
+        r->autograph_unsaved |= (uint32_t)1 << newest;
     r->autograph[at] = *s;
-    if (r->booted) r->autograph_unsaved |= (uint32_t)1 << at;
 }
 
 /* This site's log is of view `normal`: its leader's signature goes with the vote. */

@@ -133,7 +133,8 @@ static void extra_statements(struct neb_round *r, uint8_t kind, const struct neb
     }
 }
 
-/* Certificates, statements and words that are to be in the ledger and are not. */
+/* Certificates, statements and words that are to be in the ledger and are not; and the autograph of the newest view, which is
+ * with every write. */
 static void gather_extras(struct neb_round *r, uint64_t head)
 {
     extras_free(r);
@@ -146,6 +147,8 @@ static void gather_extras(struct neb_round *r, uint64_t head)
     const struct neb_certificate *p = &r->prepared, *d = &r->prepared_durable;
     if (p->n && (p->view != d->view || p->index != d->index)) extra_certificate(r, NEB_EXTRA_PREPARED, p);
     extra_statements(r, NEB_EXTRA_AUTOGRAPH, r->autograph, r->autograph_unsaved);
+    if (r->autographs)
+        extra_statements(r, NEB_EXTRA_NOTE, r->autograph, (uint32_t)1 << (r->autographs - 1) % AUTOGRAPHS);
     extra_statements(r, NEB_EXTRA_VOTE, r->heard_vote, r->vote_unsaved);
     r->autograph_writing = r->autograph_unsaved;
     r->vote_writing = r->vote_unsaved;
@@ -270,7 +273,7 @@ static void boot_statement(struct neb_round *r, uint8_t kind, const uint8_t *byt
     struct neb_reader in = {bytes, n, false};
     struct neb_said s;
     if (!neb__said_get(&in, &s) || in.left) return;
-    if (kind == NEB_EXTRA_AUTOGRAPH)
+    if (kind != NEB_EXTRA_VOTE)
         neb__autograph_keep(r, &s);
     else
         neb__guilt_vote(r, &s, false);
@@ -285,7 +288,7 @@ static void boot_extras(struct neb_round *r, const struct neb_round_boot *boot)
             *w = (struct neb_round_frame_word){.site = (uint8_t)e->index, .lapse = neb__get32(e->bytes)};
             memcpy(w->signature, e->bytes + 4, NEB_SEAL_SIZE);
             r->word_durable[e->index] = *w;
-        } else if (e->kind == NEB_EXTRA_AUTOGRAPH || e->kind == NEB_EXTRA_VOTE)
+        } else if (e->kind == NEB_EXTRA_AUTOGRAPH || e->kind == NEB_EXTRA_VOTE || e->kind == NEB_EXTRA_NOTE)
             boot_statement(r, e->kind, e->bytes, e->length);
         else if (e->kind != NEB_EXTRA_LAPSE)
             boot_certificate(r, e->kind, e->bytes, e->length);

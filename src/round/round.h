@@ -64,7 +64,8 @@ enum neb_round_extra_kind {
     NEB_EXTRA_LAPSE = 4,
     NEB_EXTRA_PREPARED = 5,
     NEB_EXTRA_AUTOGRAPH = 6,
-    NEB_EXTRA_VOTE = 7
+    NEB_EXTRA_VOTE = 7,
+    NEB_EXTRA_NOTE = 8 /* the autograph of the newest view; the ledger keeps that of the last write only */
 };
 struct neb_round_extra {
     uint8_t kind;

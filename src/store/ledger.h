@@ -5,16 +5,28 @@
 #include "store/disk.h"
 
 #define NEB_LEDGER_ENTRY_MAX (64 * 1024)
+#define NEB_LEDGER_NOTE_MAX  256
+
+struct neb_ledger_note {
+    uint64_t index;
+    size_t length;
+    uint8_t bytes[NEB_LEDGER_NOTE_MAX];
+};
 
 struct neb_ledger {
     const struct neb_disk *disk;
     uint64_t length; /* bytes of the ledger file that count */
     uint64_t sequence;
-    bool tail;   /* bytes that do not count stand behind `length`; the next append cuts them off */
-    bool broken; /* a sync failed: the content of the disk is unknown until the next open */
+    struct neb_ledger_note note; /* that an open found */
+    bool note_at_risk; /* it is in no slot, so the next append must not write over it before it is */
+    bool tail;         /* bytes that do not count stand behind `length`; the next append cuts them off */
+    bool broken;       /* a sync failed: the content of the disk is unknown until the next open */
 };
 
-/* An entry that is neither a record nor a mark: its meaning is the caller's. Kinds from 3 on. */
+/* An entry that is neither a record nor a mark: its meaning is the caller's. Kinds from 3 on. A batch may have one NOTE of at
+ * most NEB_LEDGER_NOTE_MAX bytes. It is as durable as the batch, and gone when the next one is: an open finds that of the last
+ * batch, as the last entry. */
+enum { NEB_LEDGER_NOTE = 8 };
 struct neb_ledger_extra {
     uint8_t kind;
     uint64_t index;

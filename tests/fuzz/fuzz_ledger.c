@@ -1,7 +1,7 @@
 /* fuzz_ledger.c: a site's ledger with any entries in any order. The input is a byte that says how much of the file was
- * promised, then, again and again: u8 kind (0 a mark, 1 to 3 a record, else bytes that are not an entry), u8 index, u8
- * length, content. Checksums are made to fit. What an open finds lies within the bytes that count, and a record that is
- * appended afterwards is found by the next open behind the same records. */
+ * promised and by what kind of slots, then, again and again: u8 kind (0 a mark, 1 to 3 a record, 4 a note, else bytes that are
+ * not an entry), u8 index, u8 length, content. Checksums are made to fit. What an open finds lies within the bytes that count,
+ * and a record that is appended afterwards is found by the next open behind the same records, with its note. */
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -91,12 +91,20 @@ static void put_entry(uint8_t kind, uint64_t index, const uint8_t *content, size
     ledger.n += HEAD + n;
 }
 
-static void put_mark(uint64_t promised)
+/* A slot, with a note or as programs without notes write it. */
+static void put_slot(uint64_t sequence, uint64_t promised, bool noted)
 {
-    neb__put64(mark.bytes, 1);
-    neb__put64(mark.bytes + 8, promised);
-    sum16(mark.bytes, 16, mark.bytes + 16);
-    mark.n = 32;
+    uint8_t *b = mark.bytes + sequence % 2 * 4096;
+    neb__put64(b, sequence);
+    neb__put64(b + 8, promised);
+    sum16(b, 16, b + 16);
+    mark.n = sequence % 2 * 4096 + 32;
+    if (!noted) return;
+    neb__put32(b + 32, 4);
+    neb__put64(b + 36, sequence);
+    memcpy(b + 44, "slot", 4);
+    sum16(b, 48, b + 48);
+    mark.n += 32;
 }
 
 static void make(const uint8_t *data, size_t size)
@@ -109,13 +117,17 @@ static void make(const uint8_t *data, size_t size)
         uint8_t kind = neb__read8(&r), index = neb__read8(&r);
         size_t n = neb__read8(&r);
         if (n > r.left) n = r.left;
-        if (kind < 4)
-            put_entry(kind ? 1 : 2, index, r.p, n);
+        static const uint8_t kinds[] = {2, 1, 1, 1, NEB_LEDGER_NOTE};
+        if (kind < 5)
+            put_entry(kinds[kind], index, r.p, n);
         else
             memcpy(ledger.bytes + ledger.n, r.p, n), ledger.n += n;
         (void)neb__read(&r, n);
     }
-    if (promise % 4) put_mark(promise % 4 == 1 ? ledger.n : ledger.n * promise / 256);
+    uint64_t promised = promise % 4 == 1 ? ledger.n : ledger.n * promise / 256;
+    if (promise & 64) put_slot(2, promised, promise & 32);
+    if (promise % 4) put_slot(promise & 128 ? 1 : 3, promise & 128 ? promised / 2 : promised, promise & 16);
+    if (promise & 64) mark.n = sizeof mark.bytes;
 }
 
 static void check(const struct neb_ledger *l, const struct neb_ledger_found *f)
@@ -123,6 +135,10 @@ static void check(const struct neb_ledger *l, const struct neb_ledger_found *f)
     if (f->mark_length && f->mark_at + f->mark_length > l->length) abort();
     for (uint64_t i = 0; i < f->records; i++)
         if (f->at[i] + f->size[i] > l->length) abort();
+    for (size_t i = 0; i < f->extras; i++) {
+        const uint8_t *p = f->extra[i].bytes;
+        if (p < f->bytes.data || p + f->extra[i].length > f->bytes.data + f->bytes.len) abort();
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -136,7 +152,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check(&l, &f);
     const uint8_t *record[] = {(const uint8_t *)"record"};
     const size_t length[] = {6};
-    struct neb_ledger_batch batch = {.first = f.records + 1,
+    const struct neb_ledger_extra note = {NEB_LEDGER_NOTE, 7, (const uint8_t *)"note", 4};
+    struct neb_ledger_batch batch = {.extra = &note,
+                                     .extras = 1,
+                                     .first = f.records + 1,
                                      .count = 1,
                                      .record = record,
                                      .length = length,
@@ -146,6 +165,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (neb__ledger_append(&l, &batch) != NEB_OK || neb__ledger_open(&disk, &again, &g) != NEB_OK) abort();
     check(&again, &g);
     if (g.damaged || again.length != l.length || g.records != f.records + 1 || g.mark_length != 7) abort();
+    if (!g.extras || g.extra[g.extras - 1].kind != NEB_LEDGER_NOTE || g.extra[g.extras - 1].length != 4)
+        abort();
     for (uint64_t i = 0; i < f.records; i++)
         if (f.at[i] != g.at[i] || f.size[i] != g.size[i]) abort();
     neb__ledger_found_free(&f);
