@@ -216,6 +216,41 @@ static void only_its_own_signature_reminds(void **state)
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }
 
+/* At a first start a member says that a site forgot something. That alone keeps the site from trusting its disk on that member's
+ * answer, and from nothing else. A certificate shows that the run has begun: then an empty disk may have been lost. */
+static void nobodys_word_makes_an_empty_disk_a_lost_one(void **state)
+{
+    (void)state;
+    /* ways: 0 the word of one of two that answer, 1 of one of three, 2 and 3 a certificate */
+    for (int way = 0; way < 4; way++) {
+        struct solo s;
+        const struct neb_hash hash = {{9}};
+        solo_create(&s, 0, (struct neb_members){1, 31, 31, 31, NEB_NO_SITE});
+        struct neb_round_frame shown = {.type = NEB_ROUND_FRAME_GUILT, .from = 1};
+        for (unsigned i = 1; i < 4; i++) {
+            struct neb_said said = acknowledges(&s, i, 65, 1, &hash);
+            if (way == 3 && i == 3) sign_as(&s, 4, &said), said.site = 3; /* not its signature */
+            assert_true(neb__certificate_add(&shown.prepared, &said));
+            solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = (uint16_t)i});
+        }
+        for (int k = 0; k < 100 && s.r->state == NEB_ROUND_BOOT; k++) {
+            solo_run(&s, 100);
+            if (way >= 2) solo_frame(&s, shown);
+            for (uint16_t from = 1; from < (way == 1 ? 4 : 3); from++)
+                solo_frame(&s, (struct neb_round_frame){
+                                   .type = NEB_ROUND_FRAME_HELLO_OK,
+                                   .from = from,
+                                   .nonce = s.r->greet_nonce,
+                                   .phase = (uint8_t)s.r->greet_phase,
+                                   .flags = (uint8_t)(NEB_FLAG_INTACT |
+                                                      (way < 2 && from == 1 ? NEB_FLAG_FORGOT : 0))});
+        }
+        assert_int_equal(s.r->forgot, way == 2);
+        assert_int_equal(s.r->state == NEB_ROUND_BOOT, way == 0 || way == 2);
+        solo_stop(&s);
+    }
+}
+
 /* After a greeting a site may have another's log of the present view. It acknowledges none of it before the leader has shown its
  * own; under a new lapse it takes the leader's, else it leaves the view. */
 static void the_leaders_log_is_waited_for(void **state)
@@ -602,6 +637,7 @@ int main(void)
         cmocka_unit_test(certificates_that_prove_nothing),
         cmocka_unit_test(its_own_name_reminds_a_site),
         cmocka_unit_test(only_its_own_signature_reminds),
+        cmocka_unit_test(nobodys_word_makes_an_empty_disk_a_lost_one),
         cmocka_unit_test(the_leaders_log_is_waited_for),
         cmocka_unit_test(nothing_behind_the_promised_record),
         cmocka_unit_test(a_replaced_record_is_not_voted_for),

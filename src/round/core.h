@@ -268,9 +268,10 @@ struct neb_round {
 
     /* greeting after a start */
     uint64_t greet_nonce, greeted, greet_any, greetings;
-    bool proven;    /* it forgot a vote or a record that it signed: nobody's word alone */
-    bool begins;    /* a member said that its disk was lost, and nobody has begun */
-    uint64_t blank; /* sites that show that they have promised nothing */
+    bool proven;           /* it forgot a vote or a record that it signed: nobody's word alone */
+    bool begins;           /* its disk seems to have been lost, but nobody has begun */
+    uint64_t blank;        /* sites that show that they have promised nothing */
+    uint64_t greet_claims; /* sites that say, without proof, that this one forgot something */
     uint64_t boot_view, boot_normal, boot_head; /* the promises on the disk when this process began */
     bool spoke;                                 /* this process has greeted and may have promised something */
     int greet_phase;
@@ -426,6 +427,7 @@ void neb__view_greet_asked(struct neb_round *r, unsigned from, const struct neb_
 void neb__view_greet_answered(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__view_greet_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__view_greet_tick(struct neb_round *r);
+void neb__view_greet_begun(struct neb_round *r);
 void neb__view_greet_durable(struct neb_round *r);
 void neb__view_greet_not_backed(struct neb_round *r, unsigned site);
 void neb__view_greet_remember(struct neb_core_peer *p, const struct neb_round_frame *f);

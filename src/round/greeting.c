@@ -4,7 +4,12 @@
  * quorum it may have been part of, it takes a new lapse number and the best log, theirs or its own.
  * Acknowledgements and votes given under an older lapse no longer count, so a forgotten promise is harmless.
  * If too few answer in time, its disk is undamaged, and nobody remembers more of it than it does itself, it
- * trusts its disk. An empty disk is trusted only while nobody has known this site before. */
+ * trusts its disk. An empty disk is trusted only while nobody has known this site before.
+ *
+ * That a site forgot something needs proof, because a site that forgot gives nobody the answer that a start needs: one liar that
+ * says it to several would make them wait for each other. The proof is a signature of the site itself (a lapse, a statement), or,
+ * for an empty disk, a certificate: there are records, of which the site may have acknowledged some. Whoever only says so is not
+ * counted among those whose silence about this site lets it trust its disk. */
 #include "round/core.h"
 #include "base/mutant.h"
 #include "base/rng.h"
@@ -37,7 +42,7 @@ static void greet_phase(struct neb_round *r, int phase)
 void neb__view_greet(struct neb_round *r)
 {
     r->state = NEB_ROUND_BOOT;
-    r->greet_any = 0;
+    r->greet_any = r->greet_claims = 0;
     r->ask_phase = 0;
     r->leader = NEB_NO_SITE;
     r->greet_end = r->now + r->cfg.greet_ms;
@@ -156,11 +161,10 @@ static bool lost(const struct neb_round *r, const struct neb_round_frame *f, boo
     return r->empty && f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
 }
 
-/* Nobody signs it when a member says that this empty disk was lost. A liar says so to everybody at a first start, and all would
- * wait for a site that has forgotten nothing. But if enough voters to meet every quorum that this site may have been part of have
- * promised nothing themselves, there was no such quorum. (One of them may have lost its disk, too: two at a time are more than is
- * promised.) Whoever can show that the run has begun has the time of a greeting for it. A new lapse is needed all the same, which
- * makes void what this site may have said. */
+/* Others know a lapse of this site, so its disk was lost, or it was killed in its first greeting. If enough voters to meet every
+ * quorum that this site may have been part of have promised nothing themselves, there was no such quorum. (One of them may have
+ * lost its disk, too: two at a time are more than is promised.) Whoever can show that the run has begun has the time of a greeting
+ * for it. A new lapse is needed all the same, which makes void what this site may have said. */
 static bool nobody_began(const struct neb_round *r)
 {
     bool known = r->proven || r->commit || r->head || r->cfg.quorum == NEB_QUORUM_OLD;
@@ -180,9 +184,10 @@ static bool own_lapse(const struct neb_round *r, const struct neb_round_frame *f
 void neb__view_greet_answered(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
-    /* Nobody signs this flag, so it counts only for an empty disk, which has no promise to stand by. */
-    bool word_counts = (r->empty && !NEB_MUTANT(trust_empty_disk)) || r->cfg.quorum == NEB_QUORUM_OLD;
-    if ((f->flags & NEB_FLAG_FORGOT) && word_counts && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
+    if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback) && !NEB_MUTANT(trust_empty_disk)) {
+        if (r->cfg.quorum == NEB_QUORUM_OLD || NEB_MUTANT(believe_anybody)) r->forgot = true;
+        if (r->empty && !r->spoke) r->greet_claims |= neb__bit(from); /* the proof may be on its way */
+    }
     bool own = own_lapse(r, f);
     if (lost(r, f, own)) r->forgot = true;
     neb__lapses_learn(r, from, f); /* a lost disk knew them: they are known again before this site counts */
@@ -213,13 +218,35 @@ void neb__view_greet_not_backed(struct neb_round *r, unsigned site)
     p->unbacked++;
 }
 
+/* Whether the site may have taken part: a record here names an update of it, or there are records, which it may have acknowledged
+ * as a voter. If it greets without any record or lapse, its disk may have been lost. (At a first start it then needs as many
+ * answers as after a loss. Sites that began without a lapse and were restarted since have nothing else to tell by.) */
+static bool took_part(const struct neb_round *r, unsigned site)
+{
+    if (r->commit && (r->roster.voters & neb__bit(site))) return true;
+    for (uint32_t c = 0; c < r->cfg.cells; c++)
+        if (r->lastk[c * NEB_SITES_MAX + site] || (r->rekeyed & neb__bit(site))) return true;
+    for (uint64_t i = r->commit; i < r->head; i++)
+        if (r->log[i].record->type == NEB_RECORD_ROUND && neb__record_of(r->log[i].record, site)) return true;
+    return false;
+}
+
+/* A certificate that holds: the run has begun, and perhaps not without this site. What this process has heard and said itself
+ * since it began with an empty disk it has not forgotten. */
+void neb__view_greet_begun(struct neb_round *r)
+{
+    bool first = r->state == NEB_ROUND_BOOT && r->empty && !r->spoke;
+    if (first && !NEB_MUTANT(trust_empty_disk)) r->forgot = r->proven = true;
+}
+
 void neb__view_greet_tick(struct neb_round *r)
 {
     bool alone = !(r->roster.members & ~neb__bit(r->self));
+    if (r->empty && took_part(r, r->self)) neb__view_greet_begun(r); /* by the records that have come */
     if (r->forgot && nobody_began(r)) r->forgot = false, r->begins = true;
     bool trust = !r->damaged && !r->forgot && !r->begins &&
                  (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
-    if (trust && neb__core_quorum(r, r->greet_any | neb__bit(r->self))) {
+    if (trust && neb__core_quorum(r, (r->greet_any & ~r->greet_claims) | neb__bit(r->self))) {
         greet_done(r, r->greet_known);
         return;
     }
@@ -275,19 +302,6 @@ static bool went_back(struct neb_core_peer *p, const struct neb_round_frame *f)
     return again || p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
 }
 
-/* Whether the site may have taken part: a record here names an update of it, or there are records, which it may have acknowledged
- * as a voter. If it greets without any record or lapse, its disk may have been lost. (At a first start it then needs as many
- * answers as after a loss. Sites that began without a lapse and were restarted since have nothing else to tell by.) */
-static bool took_part(const struct neb_round *r, unsigned site)
-{
-    if (r->commit && (r->roster.voters & neb__bit(site))) return true;
-    for (uint32_t c = 0; c < r->cfg.cells; c++)
-        if (r->lastk[c * NEB_SITES_MAX + site] || (r->rekeyed & neb__bit(site))) return true;
-    for (uint64_t i = r->commit; i < r->head; i++)
-        if (r->log[i].record->type == NEB_RECORD_ROUND && neb__record_of(r->log[i].record, site)) return true;
-    return false;
-}
-
 /* Remembers the promises that a peer's frame shows. A leader's view is on its disk before it leads, a
  * voter's before it votes. A report acknowledges something only with its flag: without it, the view
  * it names may be in memory only. */
@@ -312,15 +326,25 @@ void neb__view_greet_blank(struct neb_round *r, unsigned from, const struct neb_
         r->blank |= neb__bit(from);
 }
 
+/* Shows a site with an empty disk that the run has begun: by the first certificate there is, because the site knows the first
+ * roster only. */
+static void show_begin(struct neb_round *r, unsigned to)
+{
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .prepared = r->kepts ? r->kept[0] : r->newest};
+    if (f.prepared.n) neb__core_send(r, to, &f);
+}
+
 /* A site greets. */
 void neb__view_greet_asked(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     struct neb_core_peer *p = &r->peer[from];
-    p->forgot = went_back(p, f) || (!f->lapse && !f->normal && !f->head && took_part(r, from));
+    const bool blank = !f->lapse && !f->normal && !f->head;
+    p->forgot = went_back(p, f) || (blank && took_part(r, from));
     p->odd = p->in_view = false;
     for (size_t i = 0; i < r->updates; i++) /* it will report the updates it has now */
         r->update[i].have &= ~neb__bit(from);
     neb__guilt_remind(r, from, f);
+    if (blank && took_part(r, from)) show_begin(r, from);
     hello(r, from, f);
 }
 

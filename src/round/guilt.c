@@ -235,6 +235,7 @@ void neb__guilt_shown(struct neb_round *r, const struct neb_certificate *c)
 {
     struct neb_members m;
     if (!c->n || !neb__roster_of(r, c->epoch, &m) || !neb__cert_valid_under(r, c, &m)) return;
+    neb__view_greet_begun(r);
     for (int i = 0; i < c->n; i++) {
         struct neb_said s;
         neb__certificate_said(c, i, &s);
