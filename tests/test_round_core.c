@@ -84,6 +84,44 @@ static void cells_are_waited_for(void **state)
     solo_stop(&s);
 }
 
+/* Site 1 gives updates and says nothing; site 2 catches up itself and says at once that it has no cell, or sends one that is not
+ * newer. Site 1 is not silent, and it is asked for the cell although it may be. */
+static void who_has_no_cell_is_not_asked_before_others(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        struct solo s;
+        struct neb_hash name, hash = {{7}};
+        solo_create(&s, 0, (struct neb_members){1, 7, 1, 7, NEB_NO_SITE});
+        for (uint16_t i = 1; i < 3; i++)
+            solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = i});
+        solo_run(&s, 10000);
+        struct neb_core_cell *cell = &s.r->cell[0];
+        neb__round_cell_name(0, &name);
+        s.r->peer[1].owed = s.now - 2 * s.r->cfg.fetch_ms;
+        if (way == 2) { /* what it was asked for comes */
+            struct neb_update_header h = {.site = 1, .k = 1, .c1 = 1};
+            neb__core_update(s.r, &hash, true)->fetch_from = 1;
+            solo_event(&s, (struct neb_event){.type = NEB_EV_UPDATE, .update = &h, .hash = hash});
+            assert_int_equal(s.r->peer[1].owed, 0);
+        }
+        cell->fetching = true;
+        solo_run(&s, 200);
+        assert_int_equal(cell->asked, neb__bit(way == 2 ? 1 : 2));
+        if (way == 0) solo_event(&s, (struct neb_event){.type = NEB_EV_NO_UPDATE, .site = 2, .hash = name});
+        if (way == 1) solo_event(&s, (struct neb_event){.type = NEB_EV_CELL, .site = 2});
+        s.r->peer[1].owed = s.now - 2 * s.r->cfg.fetch_ms;
+        solo_run(&s, 2 * s.r->cfg.fetch_ms + 200);
+        assert_int_equal(cell->asked, neb__bit(1));
+        if (way == 2) { /* it has none either: then the other one */
+            solo_event(&s, (struct neb_event){.type = NEB_EV_NO_UPDATE, .site = 1, .hash = name});
+            solo_run(&s, s.r->cfg.fetch_ms + 200);
+            assert_int_equal(cell->asked, neb__bit(2));
+        }
+        solo_stop(&s);
+    }
+}
+
 /* A leader that is shown another roster of its own epoch, signed by the operator, must not commit any more. A member's word
  * for one is not enough. */
 static void two_rosters_of_one_epoch_stop_commits(void **state)
@@ -410,6 +448,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_are_not_fetched_twice),
         cmocka_unit_test(cells_are_waited_for),
+        cmocka_unit_test(who_has_no_cell_is_not_asked_before_others),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),
         cmocka_unit_test(removals_wait_for_those_that_stay),

@@ -78,6 +78,8 @@ void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
     if (ev->update->c1 > r->cfg.cells || ev->update->site >= NEB_SITES_MAX) return;
     struct neb_core_update *p = neb__core_update(r, &ev->hash, true);
     if (!p || p->held) return;
+    if (p->fetch_from < NEB_SITES_MAX)
+        r->peer[p->fetch_from].owed = 0; /* who was asked for it is not silent */
     p->held = true;
     p->header = *ev->update;
     p->reject = ev->reject;
@@ -120,7 +122,7 @@ static void start_fetching(struct neb_round *r, struct neb_core_cell *cell)
     cell->fetching = true;
     cell->fetch_tries = 0;
     cell->fetch_at = r->now;
-    cell->asked = 0;
+    cell->asked = cell->refused = 0;
 }
 
 /* Nobody could give the cell: its updates are tried for a while. */
@@ -162,31 +164,44 @@ static bool roots_in_vain(struct neb_round *r)
     return true;
 }
 
+/* The next peer to ask for a cell: one that has not said since the last turn that it cannot give it, and that is not silent; else
+ * one that is silent; else anybody. A neighbour that catches up itself says no at once every time, and one that works hard to give
+ * what it was asked for may be silent: if the first were asked again and again, the second would never be. */
+static unsigned next_giver(const struct neb_round *r, const struct neb_core_cell *cell,
+                           const uint8_t open[NEB_SITES_MAX])
+{
+    for (int turn = 0; turn < 4; turn++)
+        for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
+            unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
+            const bool no = cell->refused & neb__bit(s);
+            if (!neb__core_gives(r, s) || silent(r, s) != turn % 2 || no != turn / 2) continue;
+            bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
+            if (!busy || NEB_MUTANT(ask_cells_again)) return s;
+        }
+    return NEB_NO_SITE;
+}
+
 /* A cell is large: over a slow line it takes far longer than a question. So a peer is asked for few cells at
  * a time, and never again for one that it may still be sending. */
 static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES_MAX])
 {
     struct neb_core_cell *cell = &r->cell[c];
-    for (unsigned i = 1; i <= 2 * NEB_SITES_MAX; i++) { /* those that are silent in a second turn */
-        unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
-        if (!neb__core_gives(r, s) || silent(r, s) != (i > NEB_SITES_MAX)) continue;
-        bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
-        if (busy && !NEB_MUTANT(ask_cells_again)) continue;
-        if (!cell->asked) cell->asked_at = r->now;
-        cell->last_at = r->now;
-        cell->fetch_from = (uint16_t)s;
-        cell->asked |= neb__bit(s);
-        if (cell->cell_index) count_untrusted(r);
-        cell->cell_index = 0;
-        cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
-        cell->fetch_tries++;
-        asks(r, s);
-        open[s]++;
-        struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH_CELL);
-        a->site = (uint16_t)s;
-        a->cell = c;
-        return;
-    }
+    unsigned s = next_giver(r, cell, open);
+    if (s == NEB_NO_SITE) return;
+    if (cell->refused & neb__bit(s)) cell->refused = 0; /* all have said no: the next turn */
+    if (!cell->asked) cell->asked_at = r->now;
+    cell->last_at = r->now;
+    cell->fetch_from = (uint16_t)s;
+    cell->asked |= neb__bit(s);
+    if (cell->cell_index) count_untrusted(r);
+    cell->cell_index = 0;
+    cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
+    cell->fetch_tries++;
+    asks(r, s);
+    open[s]++;
+    struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH_CELL);
+    a->site = (uint16_t)s;
+    a->cell = c;
 }
 
 static void fetch_cells(struct neb_round *r)
@@ -234,6 +249,7 @@ static bool no_cell(struct neb_round *r, const struct neb_event *ev)
     if (c >= r->cfg.cells || ev->site >= NEB_SITES_MAX || !(r->cell[c].asked & neb__bit(ev->site)))
         return true;
     r->cell[c].asked &= ~neb__bit(ev->site);
+    r->cell[c].refused |= neb__bit(ev->site);
     r->cell[c].fetch_at = r->now + r->cfg.fetch_ms;
     return true;
 }
@@ -293,7 +309,8 @@ void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
     if (cell->fetching)
         cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* time for its root to become trusted */
     cell->cell_index = 0;                              /* the driver keeps one, the last that came */
-    if (ev->version <= cell->v_app) return;            /* the peer's is not newer */
+    if (ev->version <= cell->v_app && ev->site < NEB_SITES_MAX) cell->refused |= neb__bit(ev->site);
+    if (ev->version <= cell->v_app) return; /* the peer's is not newer */
     cell->cell_root = ev->root;
     cell->cell_index = ev->index;
     cell->cell_version = ev->version;

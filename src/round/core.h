@@ -56,6 +56,7 @@ struct neb_core_cell {
     int fetch_tries;
     int64_t fetch_at;     /* when to ask again */
     uint64_t asked;       /* peers that may be sending it */
+    uint64_t refused;     /* … that have said, in this turn, that they cannot */
     int64_t asked_at;     /* when the first of them was asked */
     int64_t last_at;      /* when fetch_from was asked */
     int64_t replay_until; /* fetching failed: until then updates are tried instead */

@@ -168,7 +168,10 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
         TRACE(w, "site %d discards %llx", n->id, (unsigned long long)a->k);
         break;
     case NEB_ACT_SETTLE: neb__toy_settle(w, n, a); break;
-    case NEB_ACT_FETCH_CELL: neb__sim_send(w, n->id, a->site, EV_GETCELL, &what, NULL, 0); break;
+    case NEB_ACT_FETCH_CELL:
+        TRACE(w, "site %d asks site %d for cell %u", n->id, a->site, a->cell);
+        neb__sim_send(w, n->id, a->site, EV_GETCELL, &what, NULL, 0);
+        break;
     case NEB_ACT_INSTALL: neb__toy_install(w, n, a); break;
     case NEB_ACT_PAUSE: n->paused = true; break;
     case NEB_ACT_RESUME: n->paused = false; break;
@@ -274,6 +277,7 @@ static void serve_cell(struct neb_sim_world *w, struct neb_sim_node *n, const st
     neb__round_status(n->core, &st);
     uint32_t c = ev->cell;
     if (!st.whole || neb__outer_prove(n->outer, c, path, &steps) != NEB_OK) {
+        TRACE(w, "site %d has no cell %u for site %d", n->id, c, ev->from);
         struct neb_sim_event none = {.cell = c};
         neb__round_cell_name(c, &none.hash);
         neb__sim_send(w, n->id, ev->from, EV_NONE, &none, NULL, 0);
@@ -299,6 +303,8 @@ static void cell_arrives(struct neb_sim_world *w, struct neb_sim_node *n, const 
     memcpy(path, ev->bytes + 8 * WIDTH, (size_t)steps * NEB_HASH_SIZE);
     if (neb__outer_proved(w->cfg.cells, c, ev->version, theta, m, WIDTH, NULL, path, steps, &root) != NEB_OK)
         return;
+    TRACE(w, "site %d gets cell %u at version %llu of record %llu from site %d", n->id, c,
+          (unsigned long long)ev->version, (unsigned long long)ev->index, ev->from);
     n->fetched[c].version = ev->version;
     n->fetched[c].index = ev->index;
     memcpy(n->fetched[c].theta, theta, sizeof theta);
