@@ -1,7 +1,7 @@
 /* lab.c: a laboratory's life: choosing its mode, building it, changing its lines, taking it down.
  *
  * Everything that a lab owns in the kernel depends on descriptors and processes of this process: namespaces
- * without names, TUN devices that are open files, commands tied by a socket. So taking a lab down means
+ * without names, TAP devices that are open files, commands tied by a socket. So taking a lab down means
  * closing them, and the kernel does that for us when we are killed.
  */
 #define _GNU_SOURCE

@@ -3,7 +3,7 @@
  * A lab is a set of sites, each with its own IPv4 address, and a line from every site to every other one. It
  * can be built in three modes, tried in this order:
  *
- *   namespaces   every site is a network namespace with a TUN device; the real kernel's TCP runs over it
+ *   namespaces   every site is a network namespace with a TAP device; the real kernel's TCP runs over it
  *                (needs root)
  *   user         the same inside a new user namespace (for an ordinary user, if the system allows it); the
  *                calling process must have only one thread; it stays in that user namespace, cut off from
@@ -13,7 +13,7 @@
  *                packets, so no loss, reordering or corruption, and no UDP or ping; a warning in the log
  *                says so.
  *
- * A namespace has no name and a TUN device belongs to an open file, so nothing is left behind, however this
+ * A namespace has no name and a TAP device belongs to an open file, so nothing is left behind, however this
  * process ends.
  *
  * Times are in seconds, rates in bits per second, shares in [0, 1], sizes in bytes of the IP packet. A

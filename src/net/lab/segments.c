@@ -1,7 +1,7 @@
 /* segments.c: parses and cuts trains of TCP segments.
  *
- * A TUN device opened with IFF_VNET_HDR puts a 10-byte struct virtio_net_hdr (host byte order) in front of
- * each packet: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset. With TCP offload switched on the
+ * A TAP device opened with IFF_VNET_HDR puts a 10-byte struct virtio_net_hdr (host byte order) in front of
+ * each Ethernet frame: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset. With TCP offload switched on the
  * kernel leaves two jobs to the reader: the TCP checksum (flag NEEDS_CSUM: the field holds only the sum over
  * the pseudo header) and cutting (gso_type TCPv4: segments of gso_size payload bytes each). The reader can
  * leave both to the receiving kernel by writing the same prefix again. Since the bytes never leave the
@@ -20,7 +20,7 @@
 #include <linux/virtio_net.h>
 #include <string.h>
 
-_Static_assert(sizeof(struct virtio_net_hdr) == NEB_SEGMENTS_PREFIX, "the device's prefix");
+_Static_assert(sizeof(struct virtio_net_hdr) == NEB_SEGMENTS_VIRTIO, "the device's prefix");
 
 static const uint32_t sizes[3] = {512, 4096, NEB_SEGMENTS_MOST};
 
@@ -149,7 +149,7 @@ int neb__segments_cut(struct neb_segment_train *f, uint32_t first, uint32_t coun
     cut_headers(f, first, count, bytes, scratch + NEB_SEGMENTS_PREFIX);
     struct virtio_net_hdr h;
     memcpy(&h, scratch, sizeof h);
-    h.hdr_len = (uint16_t)f->headers;
+    h.hdr_len = (uint16_t)(NEB_SEGMENTS_ETHERNET + f->headers);
     if (count == 1) h.gso_type = VIRTIO_NET_HDR_GSO_NONE, h.gso_size = 0;
     memcpy(scratch, &h, sizeof h);
     part[0] = (struct iovec){scratch, NEB_SEGMENTS_PREFIX + f->headers};

@@ -1,4 +1,4 @@
-/* segments.h (inside the laboratory): a frame of a TUN device. It is one IP packet, or a train of TCP
+/* segments.h (inside the laboratory): a frame of a TAP device. It is one IP packet, or a train of TCP
  * segments that the kernel has not cut yet. The laboratory counts, times and loses its packets one by one,
  * and writes those that arrive together and in order as one shorter train. */
 #ifndef NEB_NET_LAB_SEGMENTS_H
@@ -11,9 +11,11 @@
 #include <sys/uio.h>
 
 enum {
-    NEB_SEGMENTS_PREFIX = 10,           /* struct virtio_net_hdr, in front of every packet of the device */
-    NEB_SEGMENTS_MOST = 10 + 65535 + 1, /* the largest read */
-    NEB_SEGMENTS_HEADERS = 10 + 60 + 60 /* prefix, IP and TCP headers at their longest */
+    NEB_SEGMENTS_VIRTIO = 10,   /* struct virtio_net_hdr, in front of every frame of the device */
+    NEB_SEGMENTS_ETHERNET = 14, /* … and its Ethernet header, which stays as it is */
+    NEB_SEGMENTS_PREFIX = NEB_SEGMENTS_VIRTIO + NEB_SEGMENTS_ETHERNET,
+    NEB_SEGMENTS_MOST = NEB_SEGMENTS_PREFIX + 65535 + 1, /* the largest read */
+    NEB_SEGMENTS_HEADERS = NEB_SEGMENTS_PREFIX + 60 + 60 /* prefix, IP and TCP headers at their longest */
 };
 
 struct neb_segment_train {

@@ -2,8 +2,11 @@
  * command).
  *
  * unshare() makes a namespace, and an open /proc/thread-self/ns/net holds it. It has no name anywhere and
- * ends with the last descriptor or process in it. The TUN device is opened inside it and ends with its
+ * ends with the last descriptor or process in it. The TAP device is opened inside it and ends with its
  * descriptor. rtnetlink messages set link, MTU, queue length and address; each waits for its acknowledgement.
+ *
+ * It is an Ethernet device (TAP): the kernel takes its packets in as those of a network card's driver, in pages that TCP joins and
+ * splice(2) passes on. Packets of a TUN device lie in memory of their own, and cost whoever receives them far more.
  *
  * The site's kernel is tuned like a host at the end of a long fat line: TCP buffers may grow to 64 MiB,
  * nothing is remembered from one connection to the next (so that runs repeat), and every user may ping.
@@ -27,6 +30,9 @@
 #include <unistd.h>
 
 enum { TX_QUEUE = 4096 };
+
+/* The Ethernet address of every site. Without ARP a device sends to its own address, so a frame of one site is good at any other. */
+static const uint8_t station[6] = {2, 'N', 'E', 'B', 0, 1};
 
 /* ---- rtnetlink ----------------------------------------------------------------------------------------- */
 
@@ -79,9 +85,10 @@ static neb_status link_up(int s, unsigned index, int mtu)
     begin(&r, RTM_NEWLINK, 0, sizeof r.body.link);
     r.body.link.ifi_family = AF_UNSPEC;
     r.body.link.ifi_index = (int)index;
-    r.body.link.ifi_flags = r.body.link.ifi_change = IFF_UP;
+    r.body.link.ifi_flags = r.body.link.ifi_change = mtu ? IFF_UP | IFF_NOARP : IFF_UP;
     uint32_t m = (uint32_t)mtu, q = TX_QUEUE;
     if (mtu) {
+        attribute(&r, IFLA_ADDRESS, station, sizeof station);
         attribute(&r, IFLA_MTU, &m, 4);
         attribute(&r, IFLA_TXQLEN, &q, 4);
     }
@@ -188,14 +195,14 @@ static neb_status open_device(uint32_t ip, int mtu, bool offload, int *out)
     struct ifreq r;
     memset(&r, 0, sizeof r);
     snprintf(r.ifr_name, sizeof r.ifr_name, "wan0");
-    r.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
+    r.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
     neb_status status = NEB_OK;
     if (ioctl(fd, TUNSETIFF, &r) < 0) {
-        status = neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a TUN device: %s", strerror(errno));
+        status = neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a TAP device: %s", strerror(errno));
         goto fail;
     }
     if (offload && ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO_ECN) < 0)
-        neb__warn("lab: TUN devices have no TCP offload here (%s): high rates will cost more processor time",
+        neb__warn("lab: TAP devices have no TCP offload here (%s): high rates will cost more processor time",
                   strerror(errno));
     NEB_TRY_GOTO(status, configure(if_nametoindex("wan0"), ip, mtu), fail);
     *out = fd;

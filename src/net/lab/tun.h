@@ -1,4 +1,4 @@
-/* tun.h (inside the laboratory): a network namespace with one TUN device in it. */
+/* tun.h (inside the laboratory): a network namespace with one TAP device in it. */
 #ifndef NEB_NET_LAB_TUN_H
 #define NEB_NET_LAB_TUN_H
 
