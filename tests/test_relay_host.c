@@ -539,6 +539,68 @@ static void limit_calls(int member_connections, int run_connections, const int *
     visitor_leave(&standing);
 }
 
+enum { PAIRS = 8 };
+
+/* Member 0 calls member 1 until one call more waits than the run may have pairs. The bucket of calls gives that many at once, and one more
+ * in a second. */
+static void let_wait(struct relay_visitor *standing, struct relay_visitor *caller, uint64_t *ticket)
+{
+    for (int i = 0; i <= PAIRS; i++) {
+        struct neb_relay_ask ask = asks(NEB_RELAY_CALL);
+        struct neb_relay_message m;
+        struct neb_relay_ring ring;
+        ask.peer = 2;
+        if (i == PAIRS) sleep(2);
+        visitor_ask(&caller[i], dial_host(), member_key[0], &ask);
+        visitor_expect(standing, NEB_RELAY_RING, &m);
+        assert_ok(neb__relay_ring_get(m.body, m.size, &ring));
+        ticket[i] = ring.ticket;
+    }
+}
+
+/* Member 1 answers all. False: some callers have waited for too long on a slow machine. */
+static bool answer_all(struct relay_visitor *answerer, const uint64_t *ticket, int *joined, int *refused)
+{
+    bool in_time = true;
+    for (int i = *joined = *refused = 0; i <= PAIRS; i++) {
+        struct neb_relay_ask ask = asks(NEB_RELAY_ANSWER);
+        struct neb_relay_message m;
+        struct neb_relay_refusal why;
+        ask.ticket = ticket[i];
+        visitor_ask(&answerer[i], dial_host(), member_key[1], &ask);
+        assert_ok(visitor_hear(&answerer[i], &m));
+        *joined += m.type == NEB_RELAY_JOINED;
+        if (m.type != NEB_RELAY_REFUSE) continue;
+        assert_ok(neb__relay_refusal_get(m.body, m.size, &why));
+        *refused += why.code == NEB_RELAY_REFUSE_QUOTA;
+        in_time = in_time && why.code != NEB_RELAY_REFUSE_TICKET;
+    }
+    return in_time;
+}
+
+/* Calls that wait together are joined one by one: no more pairs than the run may have. */
+static void test_pairs_of_run(void **state)
+{
+    (void)state;
+    struct neb_relay_limits limits = NEB_RELAY_LIMITS;
+    bool in_time = false;
+    limits.run_connections = PAIRS;
+    while (!in_time) {
+        struct relay_visitor standing, caller[PAIRS + 1], answerer[PAIRS + 1];
+        uint64_t ticket[PAIRS + 1];
+        int joined, refused;
+        open_host(&limits, true);
+        stand(&standing, 1);
+        let_wait(&standing, caller, ticket);
+        in_time = answer_all(answerer, ticket, &joined, &refused);
+        assert_true(joined <= PAIRS);
+        if (in_time) assert_true(joined == PAIRS && refused == 1);
+        for (int i = 0; i <= PAIRS; i++) visitor_leave(&caller[i]), visitor_leave(&answerer[i]);
+        visitor_leave(&standing);
+        if (!in_time) close_host(NULL);
+    }
+}
+
 /* A member that calls without end wakes the called one no more than its bucket allows; the other members call as before. */
 static void test_calls_of_member(void **state)
 {
@@ -595,6 +657,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stolen_ticket, open_default, close_host),
         cmocka_unit_test_setup_teardown(test_quotas, open_small, close_host),
         cmocka_unit_test_setup_teardown(test_strangers, open_default, close_host),
+        cmocka_unit_test_teardown(test_pairs_of_run, close_host),
         cmocka_unit_test_teardown(test_calls_of_member, close_host),
         cmocka_unit_test_teardown(test_calls_of_run, close_host),
         cmocka_unit_test(test_clock),

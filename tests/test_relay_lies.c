@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum lie { HONEST, FLIP, DROP, REPEAT, EXCHANGE, DELAY, SWAP, SILENT, LIES };
+enum lie { HONEST, FLIP, DROP, REPEAT, EXCHANGE, DELAY, SWAP, SILENT, GREEDY, NOISY, LIES };
 
 static _Atomic enum lie lie;
 static struct neb_key *host_key;
@@ -27,6 +27,8 @@ static struct sites sites;
 static struct neb_public member[3];
 static atomic_bool stop;
 static atomic_int threads;
+static atomic_int chains, greedy; /* GREEDY: rosters that were shown; calls that ended so. */
+static atomic_int refusals;       /* NOISY */
 
 /* ---- a guest of the liar ------------------------------------------------------------------------------- */
 
@@ -113,8 +115,50 @@ static void ring(struct guest *caller, int ticket)
         say(standing[called], NEB_RELAY_RING, body, sizeof body);
 }
 
+/* Calls that nobody made. */
+static void ring_all(struct guest *g)
+{
+    uint8_t body[NEB_RELAY_RING_SIZE];
+    for (int i = 0; i < 32; i++) {
+        struct neb_relay_ring r = {1000 + (uint64_t)i, (uint16_t)(g->who ? 1 : 2)};
+        neb__relay_ring_put(&r, body);
+        say(g, NEB_RELAY_RING, body, sizeof body);
+    }
+}
+
+/* Wants the roster again and again, until the guest has had enough. */
+static void want_more(struct guest *g)
+{
+    struct neb_relay_message m;
+    neb_status status = NEB_ERR_AGAIN;
+    for (int i = 0; i < 3; i++) say(g, NEB_RELAY_WANT, NULL, 0);
+    while (!stop && (status == NEB_OK || status == NEB_ERR_AGAIN)) {
+        char byte;
+        status = neb__relay_next(g->tls, &g->reader, UINT32_MAX, &m);
+        if (status == NEB_OK && m.type == NEB_RELAY_SHOW && m.body[0]) chains++;
+        if (status == NEB_ERR_AGAIN && recv(g->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) break;
+    }
+    greedy++;
+}
+
+/* Refuses, each time in other words. */
+static void refuse(struct guest *g)
+{
+    char text[64];
+    snprintf(text, sizeof text, "reason %d", ++refusals);
+    if (neb__relay_send_refusal(g->tls, NEB_RELAY_REFUSE_QUOTA, text) == NEB_OK) flush(g);
+}
+
 static void take_call(struct guest *g)
 {
+    if (lie == GREEDY) {
+        want_more(g);
+        return;
+    }
+    if (lie == NOISY) {
+        refuse(g);
+        return;
+    }
     int ticket = 0;
     pthread_mutex_lock(&lock);
     while (ticket < 63 && waiting[ticket]) ticket++;
@@ -133,6 +177,10 @@ static void take_call(struct guest *g)
 
 static void take_answer(struct guest *g)
 {
+    if (lie == NOISY) {
+        refuse(g);
+        return;
+    }
     pthread_mutex_lock(&lock);
     struct guest *caller = g->ask.ticket < 64 ? waiting[g->ask.ticket] : NULL;
     int fd = caller ? dup(caller->fd) : -1;
@@ -155,6 +203,7 @@ static void take_stand(struct guest *g)
     say(g, NEB_RELAY_HERE, NULL, 0);
     pthread_mutex_unlock(&lock);
     while (!stop && neb__relay_next(g->tls, &g->reader, UINT32_MAX, &m) == NEB_ERR_AGAIN) {
+        if (lie == NOISY) ring_all(g);
         struct pollfd p = {g->fd, POLLIN, 0};
         char byte;
         if (poll(&p, 1, 100) > 0 && recv(g->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) break;
@@ -252,6 +301,38 @@ static void await_logged(const char *text)
     fail_msg("no line with '%s' in:\n%s", text, journal);
 }
 
+static int count(const char *text)
+{
+    int n = 0;
+    pthread_mutex_lock(&journal_lock);
+    for (const char *p = journal; (p = strstr(p, text)); p++) n++;
+    pthread_mutex_unlock(&journal_lock);
+    return n;
+}
+
+/* Each of three sites shows its roster once in a connection, and then goes. */
+static void be_greedy(void)
+{
+    lie = GREEDY;
+    for (int i = 0; i < 3000 && greedy < 3; i++) letters_feed(), sleep_ms(10);
+    lie = HONEST;
+    assert_true(greedy >= 3);
+    assert_in_range(chains, 1, greedy);
+}
+
+/* Hundreds of refusals, each in its own words: three sites log ten lines a second each at most, and a count. */
+static void be_noisy(void)
+{
+    int64_t since = neb__now_ns();
+    begin_lie(NOISY);
+    for (int i = 0; i < 3000 && refusals < 300; i++) letters_feed(), sleep_ms(10);
+    int lines = count("refuses a connection: reason");
+    double s = neb__seconds_since(since);
+    lie = HONEST;
+    assert_true(refusals >= 300 && lines >= 1);
+    if (lines > 3 * 10 * (int)(s + 2)) fail_msg("%d lines in %.1f s for %d refusals", lines, s, refusals);
+}
+
 static struct node third;
 
 static void test_lies(void **state)
@@ -271,6 +352,12 @@ static void test_lies(void **state)
         letters_await(5);
     }
     begin_lie(DELAY);
+    letters_await(2);
+    begin_lie(SILENT);
+    await_logged("is down: no answer in time");
+    be_greedy();
+    letters_await(2);
+    be_noisy();
     letters_await(2);
     begin_lie(SILENT);
     await_logged("is down: no answer in time");

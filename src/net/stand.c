@@ -28,13 +28,23 @@
 enum { STANDS_MAX = 64, ANSWERING_MAX = 64, SILENT_SECONDS = 45, STAND_BACKOFF_MAX = 10 };
 
 struct neb_talk {
-    bool shaken;
+    bool shaken, showed;
     struct neb_relay_ask ask;
     struct neb_relay_reader reader;
 };
 
 /* ---- the hosts of the roster --------------------------------------------------------------------------- */
 
+static void warn(struct neb_net *net, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void warn(struct neb_net *net, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    neb__log_limited(&net->log, fmt, ap);
+    va_end(ap);
+}
+
+/* Once for a row of attempts that fail alike. A host that lies may word each refusal differently: then it is ten lines a second. */
 static void complain(struct neb_stand *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void complain(struct neb_stand *s, const char *fmt, ...)
 {
@@ -43,9 +53,9 @@ static void complain(struct neb_stand *s, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (!strcmp(text, s->trouble)) return; /* once for a row of attempts that fail alike */
+    if (!strcmp(text, s->trouble)) return;
     memcpy(s->trouble, text, sizeof text);
-    neb__warn("relay host %s: %s", s->goal, text);
+    warn(s->net, "relay host %s: %s", s->goal, text);
 }
 
 static struct neb_stand *find(struct neb_net *net, const struct neb_relay_address *at)
@@ -292,11 +302,12 @@ static neb_status begin_talk(struct neb_conn *c)
     return neb__relay_send(c->tls, NEB_RELAY_ASK, body, sizeof body);
 }
 
-/* The host does not know this run, or not its newest epoch. */
+/* The host does not know this run, or not its newest epoch. Once in a connection: five bytes make us send 256 KiB. */
 static neb_status show_roster(struct neb_conn *c)
 {
     struct neb_buf b;
     uint8_t body[NEB_RELAY_BODY_MAX];
+    c->talk->showed = true;
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX);
     neb_status status = neb__chain_encode(c->net->chain, &b);
     if (status == NEB_ERR_NOSPACE)
@@ -375,7 +386,7 @@ static neb_status got(struct neb_conn *c, const struct neb_relay_message *m)
 
 static uint32_t allowed(const struct neb_conn *c)
 {
-    uint32_t always = 1u << NEB_RELAY_REFUSE | 1u << NEB_RELAY_WANT;
+    uint32_t always = 1u << NEB_RELAY_REFUSE | (c->talk->showed ? 0 : 1u << NEB_RELAY_WANT);
     if (c->talk->ask.what != NEB_RELAY_STAND) return always | 1u << NEB_RELAY_JOINED;
     if (!c->stand->here) return always | 1u << NEB_RELAY_HERE;
     return 1u << NEB_RELAY_REFUSE | 1u << NEB_RELAY_RING | 1u << NEB_RELAY_PING | 1u << NEB_RELAY_PONG;

@@ -316,6 +316,20 @@ static bool may_call(struct neb_guest *g)
     return true;
 }
 
+/* Asked by a call and, since many calls may wait together, once more by each answer. */
+static bool has_room(struct neb_guest *g)
+{
+    int64_t most = g->host->limits.run_connections;
+    if (g->run->joints < most) return true;
+    if (!g->run->told_connections)
+        neb__warn("run %.8s… has all of its %" PRId64 " pairs; further calls are refused", g->run->name,
+                  most);
+    g->run->told_connections = true;
+    neb__guest_refuse(g, NEB_RELAY_REFUSE_QUOTA, "this run has %d pairs of connections here already",
+                      g->run->joints);
+    return false;
+}
+
 static void call(struct neb_guest *g)
 {
     struct neb_relay_member *m = find_called(g);
@@ -324,16 +338,7 @@ static void call(struct neb_guest *g)
         neb__guest_refuse(g, NEB_RELAY_REFUSE_ABSENT, "member %u does not stand here", g->ask.peer);
         return;
     }
-    if (g->run->joints >= g->host->limits.run_connections) {
-        if (!g->run->told_connections)
-            neb__warn("run %.8s… has all of its %" PRId64 " pairs; further calls are refused", g->run->name,
-                      g->host->limits.run_connections);
-        g->run->told_connections = true;
-        neb__guest_refuse(g, NEB_RELAY_REFUSE_QUOTA, "this run has %d pairs of connections here already",
-                          g->run->joints);
-        return;
-    }
-    if (!may_call(g)) return;
+    if (!has_room(g) || !may_call(g)) return;
     if (neb__random_bytes(&g->ticket, sizeof g->ticket) != NEB_OK) {
         neb__guest_close(g);
         return;
@@ -356,6 +361,7 @@ static void answer(struct neb_guest *g)
         neb__guest_refuse(g, NEB_RELAY_REFUSE_TICKET, "nobody waits for this answer, or no longer");
         return;
     }
+    if (!has_room(g)) return;
     if (neb__joint_create(caller, g) != NEB_OK) {
         neb__guest_refuse(g, NEB_RELAY_REFUSE_QUOTA, "the relay host has no room for another pair");
         return;
