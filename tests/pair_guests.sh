@@ -61,6 +61,7 @@ visit silent
 "$nebula" pair y "$code" --relay $relay > y.out 2> y.err & joiner=$!
 until_true "grep -q met silent.met"
 wait $visitor
+until_true "grep -q 'made no guess' y.err"
 noticed y "nothing came from the other one in time"
 kill $joiner; wait $joiner || true
 
