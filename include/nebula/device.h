@@ -53,7 +53,7 @@
 extern "C" {
 #endif
 
-#define NEB_DEVICE_ABI 6u
+#define NEB_DEVICE_ABI 7u
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
@@ -225,6 +225,8 @@ struct neb_device_ops {
 
 /* For a plug-in in the making: a primitive that is NULL is computed on the host, with copies in both directions. */
 #define NEB_DEVICE_HOST_PRIMITIVES 1u
+/* xent, and linear_xent where there is one, know neb_targets.judged; the engine asks no other device for it. */
+#define NEB_DEVICE_JUDGED 2u
 
 typedef const struct neb_device_ops *(*neb_device_plugin_fn)(uint32_t abi);
 

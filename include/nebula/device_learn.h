@@ -27,7 +27,15 @@ struct neb_loss {
  * where the teacher is given by top-k logits (renormalised over the k; ids outside [0, classes) are left out)
  * or by dense logits. A row whose target lies outside [0, classes) counts 0, and its gradient is 0. With NULL
  * targets all rows count. counts[0] += rows whose largest logit is the target's, counts[1] += rows counted
- * (weight > 0). */
+ * (weight > 0).
+ *
+ * `judged` (only by a device whose flags say NEB_DEVICE_JUDGED; ce is 0, teacher_k at most NEB_JUDGED_MAX): the targets are the
+ * student's own samples, and the teacher's logits are log-probabilities. In place of the T^2 KL stands the generalised
+ * Jensen-Shannon divergence of P (student) and Q (teacher) over k + 1 parts, the k tokens and all others together:
+ *   beta 0: KL(Q || P);  beta 1: KL(P || Q);  else beta KL(Q || M) + (1 - beta) KL(P || M), M = beta Q + (1 - beta) P
+ * Q of all others is what the k leave, at least 1e-4, and Q of a token at least 1e-9, after which Q is divided by its
+ * sum; where the k are all classes, there are no others. A row without ids counts 0. */
+#define NEB_JUDGED_MAX 256
 struct neb_targets {
     const int32_t *target; /* (rows); NULL when ce is 0 */
     float ce, smoothing;
@@ -35,6 +43,8 @@ struct neb_targets {
     const int32_t *teacher_ids;  /* (rows, teacher_k) */
     const float *teacher_logits; /* (rows, teacher_k); dense: (rows, classes) with teacher_ids NULL */
     int64_t teacher_k;
+    int32_t judged;
+    float beta; /* 0 to 1 */
 };
 
 /* On logits (rows, classes), which are overwritten with their gradient when want_grad. */

@@ -311,6 +311,11 @@ struct neb_target_spec {
     float temperature;          /* 0 means 1 */
     neb_tensor *teacher_ids;    /* I32 (rows, k), or NULL: dense teacher */
     neb_tensor *teacher_logits; /* F32 (rows, k) or (rows, classes) */
+    /* The targets are the model's own samples, and teacher_logits (with ids) log-probabilities: kd weighs the generalised
+     * Jensen-Shannon divergence at `beta` (0: KL(teacher || model), 1: KL(model || teacher)) in place of the KL at a temperature, and
+     * ce is 0. A device that cannot do it refuses. */
+    bool judged;
+    float beta;
 };
 
 /* Logits x w^T + b are never stored; w may be tied to an embedding. */

@@ -11,9 +11,9 @@ static void case_xent(struct neb_cf *c)
                   ld = classes + neb__cf_below(c, 5);
     const int want_grad = neb__cf_below(c, 4) > 0;
     struct neb_cf_targets g = neb__cf_make_targets(c, rows, classes);
-    neb__cf_shape(c, "%lld x %lld, ce %g, smoothing %g, kd %g, k %lld, T %g", (long long)rows,
-                  (long long)classes, (double)g.t.ce, (double)g.t.smoothing, (double)g.t.kd,
-                  (long long)g.t.teacher_k, (double)g.t.temperature);
+    neb__cf_shape(c, "%lld x %lld, ce %g, smoothing %g, kd %g, k %lld, T %g, judged %d, beta %g",
+                  (long long)rows, (long long)classes, (double)g.t.ce, (double)g.t.smoothing, (double)g.t.kd,
+                  (long long)g.t.teacher_k, (double)g.t.temperature, g.t.judged, (double)g.t.beta);
     struct neb_cf_t x = neb__cf_random(c, rows * ld, c->type, 3);
     double *want = neb__cf_doubles(c, rows * ld), *grad = neb__cf_doubles(c, 2 * classes), loss = 0;
     struct neb_ctl want_ctl = g.host;

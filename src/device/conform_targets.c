@@ -11,11 +11,28 @@ static int32_t random_target(struct neb_cf *c, int32_t classes)
     return neb__cf_below(c, 2) ? -100 : classes;
 }
 
+/* Log-probabilities that leave something for the other classes, in some rows nothing. */
+static void make_judged(struct neb_cf *c, int64_t rows, struct neb_cf_targets *g)
+{
+    static const float betas[] = {0, 0.3f, 0.5f, 1};
+    const int64_t k = g->t.teacher_k;
+    double *v = neb__cf_doubles(c, rows * k);
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = neb__cf_below(c, 3) ? neb__rng_uniform(&c->rng) * 3 : 0;
+        for (int64_t j = 0; j < k; j++) sum += exp(g->teacher.v[r * k + j]);
+        for (int64_t j = 0; j < k; j++) v[r * k + j] = g->teacher.v[r * k + j] - log(sum);
+    }
+    g->teacher = neb__cf_values(c, rows * k, NEB_F32, v);
+    g->t.judged = 1;
+    g->t.beta = betas[neb__cf_below(c, 4)];
+}
+
 struct neb_cf_targets neb__cf_make_targets(struct neb_cf *c, int64_t rows, int64_t classes)
 {
     struct neb_cf_targets g = {0};
     const int teacher = neb__cf_below(c, 3); /* none, top-k, dense */
-    g.t.ce = teacher && neb__cf_below(c, 3) == 0 ? 0 : 0.8f;
+    const int judged = teacher == 1 && (c->ops->flags & NEB_DEVICE_JUDGED) && neb__cf_below(c, 2);
+    g.t.ce = judged || (teacher && neb__cf_below(c, 3) == 0) ? 0 : 0.8f;
     g.t.smoothing = neb__cf_below(c, 2) ? 0.1f : 0;
     g.host = (struct neb_ctl){.loss_scale = 0.05f, .loss = {0, 0, 0.25f}, .counts = {3, 5}};
     if (g.t.ce != 0) {
@@ -28,6 +45,7 @@ struct neb_cf_targets neb__cf_make_targets(struct neb_cf *c, int64_t rows, int64
         g.t.temperature = neb__cf_below(c, 2) ? 1.0f : 2.5f;
         g.t.teacher_k = teacher == 1 ? 1 + neb__cf_below(c, classes < 9 ? (int)classes : 9) : classes;
         g.teacher = neb__cf_random(c, rows * g.t.teacher_k, NEB_F32, 2);
+        if (judged) make_judged(c, rows, &g);
         g.t.teacher_logits = g.teacher.p;
     }
     if (teacher == 1) {
@@ -73,6 +91,67 @@ static int teacher_of(const struct neb_cf_targets *g, int64_t r, int64_t classes
     return sum > 0;
 }
 
+/* ---- judged -------------------------------------------------------------------------------------------- */
+
+enum { PARTS = 16 };
+
+static double kl(const double *a, const double *b, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += a[i] > 0 ? a[i] * log(a[i] / b[i]) : 0;
+    return sum;
+}
+
+/* The divergence of softmax(z) and q over n parts. */
+static double divergence(const double *z, const double *q, int n, double beta)
+{
+    double p[PARTS], m[PARTS], lse = log_sum_exp(z, n, 1);
+    for (int i = 0; i < n; i++) p[i] = exp(z[i] - lse), m[i] = beta * q[i] + (1 - beta) * p[i];
+    if (beta == 0) return kl(q, p, n);
+    if (beta == 1) return kl(p, q, n);
+    return beta * kl(q, m, n) + (1 - beta) * kl(p, m, n);
+}
+
+/* The loss of a judged row by its definition, over the parts' own logits; its gradient by differences, shared out to the
+ * classes of a part by their probabilities in it. */
+static double judged_row(const struct neb_cf_targets *g, int64_t r, const double *x, int64_t classes,
+                         double w, double *grad)
+{
+    const int64_t k = g->t.teacher_k;
+    double z[PARTS], q[PARTS], all = 0, max = -INFINITY, rest = 0;
+    int n = 0;
+    int8_t *part = (int8_t *)(grad + classes);
+    memset(part, -1, (size_t)classes);
+    for (int64_t j = 0; j < k; j++) {
+        const int32_t id = g->ids[r * k + j];
+        if (id < 0) continue;
+        part[id] = (int8_t)n;
+        z[n] = x[id];
+        q[n] = fmax(exp(g->teacher.v[r * k + j]), 1e-9);
+        all += q[n++];
+    }
+    if (!n) return 0;
+    for (int64_t i = 0; i < classes; i++)
+        if (part[i] < 0) max = fmax(max, x[i]);
+    for (int64_t i = 0; i < classes; i++)
+        if (part[i] < 0) rest += exp(x[i] - max);
+    const int others = n;
+    if (n < classes) z[n] = max + log(rest), q[n] = fmax(1 - all, 1e-4), all += q[n++];
+    for (int i = 0; i < n; i++) q[i] /= all;
+    const double h = 1e-5, beta = (double)g->t.beta;
+    for (int i = 0; i < n; i++) {
+        const double keep = z[i];
+        z[i] = keep + h;
+        double up = divergence(z, q, n, beta);
+        z[i] = keep - h;
+        const double slope = w * g->t.kd * (up - divergence(z, q, n, beta)) / (2 * h);
+        z[i] = keep;
+        for (int64_t v = 0; v < classes; v++)
+            if (i < others ? part[v] == i : part[v] < 0) grad[v] = slope * exp(x[v] - z[i]);
+    }
+    return g->t.kd * divergence(z, q, n, beta);
+}
+
 double neb__cf_xent_row(const struct neb_cf_targets *g, int64_t r, const double *x, int64_t classes,
                         double *grad, struct neb_ctl *want)
 {
@@ -90,7 +169,9 @@ double neb__cf_xent_row(const struct neb_cf_targets *g, int64_t r, const double 
         loss += g->t.ce * label * (lse - x[i]);
         grad[i] += w * g->t.ce * (exp(x[i] - lse) - label);
     }
-    if (g->t.kd != 0 && teacher_of(g, r, classes, q)) {
+    if (g->t.judged) {
+        loss = judged_row(g, r, x, classes, w, grad);
+    } else if (g->t.kd != 0 && teacher_of(g, r, classes, q)) {
         const double T = g->t.temperature, lse_t = log_sum_exp(x, classes, 1 / T);
         for (int64_t i = 0; i < classes; i++) {
             if (q[i] > 0) loss += g->t.kd * T * T * q[i] * (log(q[i]) - (x[i] / T - lse_t));

@@ -108,7 +108,7 @@ enum {
               SIZE(neb_device_config) + SIZE(neb_device_info))
 };
 #undef SIZE
-_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 5232,
+_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 5248,
                "a struct of the device ABI changed: raise NEB_DEVICE_ABI, then put the new sum here");
 
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)

@@ -100,6 +100,8 @@ static struct neb_target_spec targets_of(const struct neb_model *m, const neb_ta
     s.temperature = teacher->temperature;
     s.teacher_ids = teacher->ids;
     s.teacher_logits = teacher->logits;
+    s.judged = teacher->judged;
+    s.beta = teacher->beta;
     return s;
 }
 

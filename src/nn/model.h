@@ -96,6 +96,8 @@ neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb
 struct neb_soft_targets {
     float ce, kd, temperature;
     neb_tensor *ids, *logits;
+    bool judged; /* the targets are the model's own samples */
+    float beta;
 };
 
 /* Adds the weighted loss of the model's head over the input's targets to slot loss_slot: tokens (with label

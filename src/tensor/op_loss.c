@@ -26,6 +26,25 @@ static struct neb_loss loss_args(neb_tape *t, const struct neb_loss_spec *l)
                              .slot = l->slot};
 }
 
+/* The model's own samples: only some devices know their loss. */
+static bool judged_fit(neb_tape *t, const char *op, const struct neb_target_spec *s)
+{
+    if (!(t->dev->ops->flags & NEB_DEVICE_JUDGED))
+        neb__tape_fail(
+            t, NEB_ERR_UNSUPPORTED, op,
+            "device %s has no divergence for a model's own samples (distill.on_policy); train on the "
+            "device cpu, or leave it out",
+            t->dev->ops->name);
+    else if (!s->teacher_ids || neb__tensor_cols(s->teacher_ids) > NEB_JUDGED_MAX || s->ce != 0 ||
+             !(s->beta >= 0 && s->beta <= 1))
+        neb__tape_fail(
+            t, NEB_ERR_INVALID, op,
+            "a model's own samples are judged by the ids of at most %d tokens a row, with ce 0 and "
+            "beta from 0 to 1",
+            NEB_JUDGED_MAX);
+    return t->failed == NEB_OK;
+}
+
 static bool targets_fit(neb_tape *t, const char *op, const struct neb_target_spec *s, int64_t rows,
                         int64_t classes)
 {
@@ -50,7 +69,8 @@ static bool targets_fit(neb_tape *t, const char *op, const struct neb_target_spe
         neb__tape_fail(t, NEB_ERR_INVALID, op, "distillation (kd > 0) needs teacher logits");
         return false;
     }
-    return neb__tape_want(t, op, "teacher_logits", s->teacher_logits, NEB_F32, rows, k);
+    return neb__tape_want(t, op, "teacher_logits", s->teacher_logits, NEB_F32, rows, k) &&
+           (!s->judged || judged_fit(t, op, s));
 }
 
 static struct neb_targets target_args(neb_tape *t, const struct neb_target_spec *s)
@@ -69,6 +89,8 @@ static struct neb_targets target_args(neb_tape *t, const struct neb_target_spec 
         a.teacher_ids = neb__tensor_data(t, s->teacher_ids);
         a.teacher_logits = neb__tensor_data(t, s->teacher_logits);
         a.teacher_k = neb__tensor_cols(s->teacher_logits);
+        a.judged = s->judged;
+        a.beta = s->beta;
     }
     return a;
 }

@@ -356,6 +356,29 @@ static void m_xent_dense_kd(neb_tape *t, struct fixture *f)
     struct neb_loss_spec l = weighted(t, f);
     neb_loss_xent(t, neb_op_linear(t, X, P(1), P(2), NEB_ACT_NONE), &c, &l);
 }
+/* Only a device that knows it is asked (test_ops: the CPU). */
+static void judged(neb_tape *t, struct fixture *f, float beta)
+{
+    struct neb_target_spec c = classes(t, f);
+    int64_t k = f->s.out < 4 ? f->s.out : 4, n = f->s.rows;
+    c.kd = 0.8f, c.judged = true, c.beta = beta;
+    c.teacher_ids = neb_input(t, f->ids2, NEB_I32, 2, (int64_t[]){n, k});
+    c.teacher_logits = neb_input(t, f->logits, NEB_F32, 2, (int64_t[]){n, k});
+    struct neb_loss_spec l = weighted(t, f);
+    neb_loss_linear_xent(t, neb_op_scale(t, X, 2), P(1), P(2), &c, &l);
+}
+static void m_judged_forward(neb_tape *t, struct fixture *f)
+{
+    judged(t, f, 0);
+}
+static void m_judged_half(neb_tape *t, struct fixture *f)
+{
+    judged(t, f, 0.5f);
+}
+static void m_judged_reverse(neb_tape *t, struct fixture *f)
+{
+    judged(t, f, 1);
+}
 static void m_tied(neb_tape *t, struct fixture *f) /* one table embeds and predicts */
 {
     struct neb_target_spec c = classes(t, f);
@@ -421,6 +444,9 @@ const struct kase op_cases[OP_CASES] = {
     {"linear xent", p_linear, m_linear_xent},
     {"linear xent distillation", p_linear, m_linear_xent_kd},
     {"xent dense distillation", p_linear, m_xent_dense_kd},
+    {"judged distillation, beta 0", p_linear, m_judged_forward},
+    {"judged distillation, beta 0.5", p_linear, m_judged_half},
+    {"judged distillation, beta 1", p_linear, m_judged_reverse},
     {"tied embedding", p_linear, m_tied},
     {"bce", p_column, m_bce},
     {"cosine and mse", two, m_cosine},

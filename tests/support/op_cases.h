@@ -32,7 +32,7 @@ struct kase {
     void (*model)(neb_tape *t, struct fixture *f);
 };
 
-enum { OP_SHAPES = 4, OP_CASES = 40 };
+enum { OP_SHAPES = 4, OP_CASES = 43 };
 extern const struct shape op_shapes[OP_SHAPES];
 extern const struct kase op_cases[OP_CASES];
 const struct kase *op_case(const char *name);

@@ -223,6 +223,7 @@ static neb_status cpu_sync(void *dev)
 
 const struct neb_device_ops neb__cpu_ops = {
     .abi = NEB_DEVICE_ABI,
+    .flags = NEB_DEVICE_JUDGED,
     .size = sizeof(struct neb_device_ops),
     .name = "cpu",
     .open = cpu_open,

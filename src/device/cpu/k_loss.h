@@ -136,6 +136,77 @@ INLINE void add1(void *x, int64_t i, float v, const neb_dtype T)
     store1(x, i, load1(x, i, T) + v, T);
 }
 
+/* ---- a student's own samples (neb_targets.judged) ---- */
+
+/* The divergence of one part, and its derivative by P. */
+INLINE double part_divergence(double p, double q, double beta, double *slope)
+{
+    const double least = 1e-30;
+    if (beta <= 0) {
+        *slope = -q / (p > least ? p : least);
+        return q > 0 ? q * __builtin_log(q / (p > least ? p : least)) : 0;
+    }
+    const double m = beta >= 1 ? q : beta * q + (1 - beta) * p, share = beta >= 1 ? 1 : 1 - beta;
+    const double log_pm = __builtin_log((p > least ? p : least) / (m > least ? m : least));
+    *slope = share * (beta >= 1 ? log_pm + 1 : log_pm);
+    const double back = share * p * log_pm;
+    return beta >= 1 || !(q > 0) ? back : back + beta * q * __builtin_log(q / m);
+}
+
+struct neb_judged_row {
+    int64_t k;
+    int32_t id[NEB_JUDGED_MAX];
+    double p[NEB_JUDGED_MAX], q[NEB_JUDGED_MAX], rest_p, rest_q;
+};
+
+/* P and Q over the teacher's tokens and all others. x holds the logits. */
+INLINE struct neb_judged_row judge_row(const struct neb_xent *a, int64_t r, const void *x, float max,
+                                       double sum, const neb_dtype T)
+{
+    const struct neb_targets *g = &a->t;
+    struct neb_judged_row j = {.rest_p = 1};
+    double all = 0;
+    for (int64_t i = 0; i < g->teacher_k && j.k < NEB_JUDGED_MAX; i++) {
+        const int32_t id = g->teacher_ids[r * g->teacher_k + i];
+        if (id < 0 || id >= a->classes) continue;
+        const double q = __builtin_exp((double)g->teacher_logits[r * g->teacher_k + i]);
+        j.id[j.k] = id;
+        j.p[j.k] = __builtin_exp((double)load1(x, id, T) - max) / sum;
+        j.q[j.k] = q > 1e-9 ? q : 1e-9;
+        j.rest_p -= j.p[j.k];
+        all += j.q[j.k++];
+    }
+    const int has_rest = j.k < a->classes;
+    if (has_rest) j.rest_q = 1 - all > 1e-4 ? 1 - all : 1e-4;
+    if (!has_rest || j.rest_p < 0) j.rest_p = 0;
+    all += j.rest_q;
+    j.rest_q /= all;
+    for (int64_t i = 0; i < j.k; i++) j.q[i] /= all;
+    return j;
+}
+
+/* d/dx of sum f(P) is p (f' of its part - sum P f'). Returns the divergence; w times its gradient is written over x. */
+INLINE double judged_loss(const struct neb_xent *a, int64_t r, void *x, float max, double sum, float w,
+                          const neb_dtype T)
+{
+    struct neb_judged_row j = judge_row(a, r, x, max, sum, T);
+    double slope[NEB_JUDGED_MAX], rest_slope = 0, mean = 0, loss = 0;
+    if (!j.k) {
+        if (a->want_grad) memset(x, 0, (size_t)a->classes * (T == NEB_F32 ? 4 : 2));
+        return 0;
+    }
+    for (int64_t i = 0; i < j.k; i++) {
+        loss += part_divergence(j.p[i], j.q[i], a->t.beta, &slope[i]);
+        mean += j.p[i] * slope[i];
+    }
+    if (j.rest_q > 0) loss += part_divergence(j.rest_p, j.rest_q, a->t.beta, &rest_slope);
+    mean += j.rest_p * rest_slope;
+    if (!a->want_grad) return loss;
+    xent_grad(x, a->classes, max, (float)(w * (rest_slope - mean) / sum), 0, 0, 1, 0, T);
+    for (int64_t i = 0; i < j.k; i++) store1(x, j.id[i], (float)(w * j.p[i] * (slope[i] - mean)), T);
+    return loss;
+}
+
 INLINE void xent_row(const struct neb_xent *a, int64_t r, struct neb_partial *out, const neb_dtype T)
 {
     const struct neb_targets *g = &a->t;
@@ -146,12 +217,13 @@ INLINE void xent_row(const struct neb_xent *a, int64_t r, struct neb_partial *ou
         if (a->want_grad) memset(x, 0, (size_t)n * (T == NEB_F32 ? 4 : 2));
         return;
     }
-    const int has_ce = g->target != NULL && g->ce != 0, has_kd = g->kd != 0;
+    const int judged = g->judged && g->kd != 0, has_ce = g->target != NULL && g->ce != 0 && !judged,
+              has_kd = g->kd != 0 && !judged;
     const float max = row_max(x, n, T), inv_t = has_kd ? 1.0f / g->temperature : 1.0f;
     const float xt = target >= 0 ? load1(x, target, T) : 0;
     const double sum_x = has_ce && g->smoothing != 0 ? row_sum(x, n, T) : 0;
     /* One exponential serves both passes unless a teacher needs the logits, or bf16 would round it. */
-    const int keep = a->want_grad && !has_kd && T == NEB_F32;
+    const int keep = a->want_grad && !has_kd && !judged && T == NEB_F32;
     const double sum1 = row_exp(x, n, max, 1.0f, keep, T);
     double loss = 0;
     if (has_ce)
@@ -165,12 +237,13 @@ INLINE void xent_row(const struct neb_xent *a, int64_t r, struct neb_partial *ou
         loss += g->kd * g->temperature * g->temperature *
                 teacher_kl(&teach, x, __builtin_log(sum_t) + (double)max * inv_t, T);
     }
+    if (judged) loss = g->kd * judged_loss(a, r, x, max, sum1, w * g->kd, T);
     out->loss += (double)w * loss;
     if (loss_counts(&a->loss, r)) {
         out->count[1] += 1;
         if (target >= 0 && xt >= max) out->count[0] += 1;
     }
-    if (!a->want_grad) return;
+    if (!a->want_grad || judged) return;
     const float ce_w = has_ce ? w * g->ce : 0, kd_w = teach.sum > 0 ? w * g->kd * g->temperature : 0;
     xent_grad(x, n, max, (float)(ce_w / sum1), ce_w * g->smoothing / (float)n, (float)(kd_w / sum_t), inv_t,
               keep, T);

@@ -40,6 +40,10 @@ neb_status neb__cpu_xent(void *dev, const struct neb_xent *a)
                          (double)a->t.temperature);
     if (a->t.kd != 0 && !a->t.teacher_logits)
         return neb__fail(NEB_ERR_INVALID, "cpu: xent: distillation needs a teacher");
+    if (a->t.judged && (!a->t.teacher_ids || a->t.teacher_k > NEB_JUDGED_MAX))
+        return neb__fail(NEB_ERR_INVALID,
+                         "cpu: xent: samples are judged by the ids of at most %d tokens a row",
+                         NEB_JUDGED_MAX);
     return run_loss(c, c->k->xent, a, a->rows, &a->loss);
 }
 
