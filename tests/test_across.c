@@ -68,7 +68,7 @@ static void masses_follow_the_text(void **state)
                        1,   1,   .7f, .3f, 1,   1,   .8f, .2f, 1,   1},
                 l[5 * TK];
     for (int i = 0; i < 5 * TK; i++) l[i] = logf(p[i]) + 3;
-    struct neb_token_says says = {said, l, TK};
+    struct neb_token_says says = {.ids = said, .logits = l, .k = TK};
     int32_t sum_ids[NEB_TOKEN_MASS_HOPS * TK], ids[SK];
     float sum_p[NEB_TOKEN_MASS_HOPS * TK], logits[SK];
     struct neb_token_sum sum = {sum_ids, sum_p, 0};
@@ -113,7 +113,7 @@ static void one_tokenizer_changes_nothing(void **state)
     for (int j = 0; j < 4; j++)
         for (int i = 0; i < TK; i++)
             said[j * TK + i] = row[i] + (j == 1 && i == 0), l[j * TK + i] = (float)(i * i) * .1f;
-    struct neb_token_says says = {said, l, TK};
+    struct neb_token_says says = {.ids = said, .logits = l, .k = TK};
     for (int32_t r = 0; r < 4; r++) {
         neb__token_mass_row(m, &cuts, &says, r, &sum, SK, got, logits);
         float all = 0;

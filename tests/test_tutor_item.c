@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "store/keyed_file.h"
+#include "split/split_site.h"
 #include "split/tutor_item.h"
 
 #include <math.h>
@@ -419,6 +420,109 @@ static void damaged_cache(void **state)
     check_remove_dir(dir);
 }
 
+/* ---- a student's samples ------------------------------------------------------------------------------- */
+
+static void make_samples(struct neb_samples *s, uint64_t seed, int32_t longest)
+{
+    struct neb_rng r = {seed};
+    assert_ok(neb__samples_init(s, SEQS));
+    s->seqs = SEQS;
+    for (int q = 0; q < SEQS; q++) {
+        s->n[q] = (int32_t)neb__rng_below(&r, (uint64_t)longest + 1);
+        for (int32_t i = 0; i < s->n[q]; i++) {
+            int32_t id = (int32_t)neb__rng_below(&r, VOCAB);
+            assert_ok(neb__buf_append(&s->ids, &id, sizeof id));
+        }
+    }
+}
+
+/* Samples come back as they were sent. Damaged ones are refused, or are samples of such a vocabulary and length. */
+static void samples_travel(void **state)
+{
+    (void)state;
+    struct neb_job job = {.train.max_len = 40};
+    const struct neb_split_site at = {.job = &job, .other = "b", .shape = shape};
+    struct neb_samples sent, got;
+    struct neb_buf bytes;
+    struct neb_rng r = {3};
+    neb__buf_init(&bytes, 1 << 20);
+    make_samples(&sent, 1, 40);
+    assert_ok(neb__samples_init(&got, SEQS));
+    assert_ok(neb__samples_encode(&sent, &at, &bytes));
+    struct neb_reader whole = {bytes.data, bytes.len, false};
+    assert_ok(neb__samples_decode(&got, &at, &whole));
+    assert_int_equal(whole.left, 0);
+    assert_int_equal(got.seqs, SEQS);
+    assert_memory_equal(got.n, sent.n, SEQS * sizeof *sent.n);
+    assert_int_equal(got.ids.len, sent.ids.len);
+    assert_memory_equal(got.ids.data, sent.ids.data, sent.ids.len);
+    check_log_quiet();
+    for (int round = 0; round < 3000; round++) {
+        uint8_t copy[4096];
+        size_t n = round % 3 ? bytes.len : (size_t)neb__rng_below(&r, bytes.len);
+        memcpy(copy, bytes.data, n);
+        for (int k = 0; n && round % 3 && k < 1 + round % 4; k++)
+            copy[neb__rng_below(&r, n)] = (uint8_t)neb__rng_below(&r, 256);
+        struct neb_reader reader = {copy, n, false};
+        if (neb__samples_decode(&got, &at, &reader) != NEB_OK) continue;
+        size_t tokens = 0;
+        for (int q = 0; q < got.seqs; q++) {
+            assert_in_range(got.n[q], 0, 40);
+            tokens += (size_t)got.n[q];
+        }
+        assert_int_equal(got.ids.len, tokens * sizeof(int32_t));
+        for (size_t i = 0; i < tokens; i++) assert_in_range(((const int32_t *)got.ids.data)[i], 0, VOCAB - 1);
+    }
+    check_log_restore();
+    neb__samples_free(&sent);
+    neb__samples_free(&got);
+    neb__buf_free(&bytes);
+}
+
+/* The share is kept in every stretch, none of the first batches is judged, and the counts follow the judged ones. */
+static void judged_batches(void **state)
+{
+    (void)state;
+    const double shares[] = {0, 0.05, 0.3, 0.5, 1};
+    for (int i = 0; i < 5; i++) {
+        struct neb_job job = {.train.micro = 2, .distill = {.on_policy = shares[i], .lag = 5}};
+        uint64_t judged = 0;
+        assert_int_equal(neb__on_policy_lag(&job), 10);
+        for (int64_t n = 0; n < 2000; n++) {
+            assert_int_equal(neb__on_policy_before(&job, n), judged);
+            if (neb__on_policy_judged(&job, n)) judged++;
+            if (n < 10) assert_int_equal(judged, 0);
+            const double wanted = n < 10 ? 0 : (double)(n - 9) * shares[i];
+            assert_true((double)judged > wanted - 1.001 && (double)judged < wanted + 0.001);
+        }
+    }
+}
+
+/* A causal text keeps its first tokens and its length; every row predicts the next token. */
+static void continued_texts(void **state)
+{
+    (void)state;
+    struct neb_batch *b;
+    assert_ok(neb__batch_create(NEB_BATCH_CAUSAL, (const int32_t[2]){16, 0}, 4, 16, &b));
+    struct neb_batch_side *s = &b->side[0];
+    for (int32_t i = 0; i < 9; i++) s->ids[i] = 100 + i, b->loss.rows[i] = i, b->loss.target[i] = 101 + i;
+    s->used = b->loss.used = 9, s->nseq_used = 2;
+    s->cu_seqlens[1] = 5, s->cu_seqlens[2] = 9;
+    const int32_t new_ids[] = {7, 8, 9};
+    const struct neb_batch_target texts[] = {{new_ids, 2}, {new_ids + 2, 1}},
+                                  wrong[] = {{new_ids, 2}, {new_ids, 4}};
+    check_log_quiet();
+    assert_int_equal(neb__batch_continue(b, wrong), NEB_ERR_RANGE);
+    check_log_restore();
+    assert_int_equal(s->ids[3], 103);
+    assert_ok(neb__batch_continue(b, texts));
+    assert_memory_equal(s->ids, ((const int32_t[]){100, 101, 102, 7, 8, 105, 106, 107, 9}),
+                        9 * sizeof(int32_t));
+    assert_memory_equal(b->loss.target, ((const int32_t[]){101, 102, 7, 8, 105, 106, 107, 9, 109}),
+                        9 * sizeof(int32_t));
+    neb__batch_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +530,8 @@ int main(void)
         cmocka_unit_test(fewer_logits),        cmocka_unit_test(names),
         cmocka_unit_test(hostile_items),       cmocka_unit_test(cached_form),
         cmocka_unit_test(damaged_cache),       cmocka_unit_test(cache_keeps_what_the_mark_covers),
+        cmocka_unit_test(samples_travel),      cmocka_unit_test(judged_batches),
+        cmocka_unit_test(continued_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,6 +165,17 @@ static const struct neb_opt distill_table[] = {
             "sequence: how many of each sentence, the likeliest; every visit of a sentence takes one of them",
             NEB_OPT_RANGE(1, 64)),
     DISTILL(gold, NEB_OPT_SHARE, "0", NULL, "sequence: share of the visits with the text's own target"),
+    DISTILL(
+        on_policy, NEB_OPT_SHARE, "0", NULL,
+        "strategy tutor: share of the batches whose targets are the student's own samples, which the teacher "
+        "judges token by token"),
+    DISTILL(
+        lag, NEB_OPT_INT, "16", "steps",
+        "on_policy: from a sample to the step that learns from it; the line and the teacher have that long",
+        NEB_OPT_RANGE(1, 4096)),
+    DISTILL(beta, NEB_OPT_SHARE, "0.5", NULL,
+            "on_policy: of the divergence; 0: KL from the teacher, 1: KL from the student, between: "
+            "Jensen-Shannon"),
     DISTILL(encoder, NEB_OPT_TEXT, "", NULL,
             "folder of an encoder: its hidden states are learned by this model's encoder"),
     DISTILL(width, NEB_OPT_INT, "0", NULL, "of its hidden states, where it lives on another site",

@@ -71,6 +71,9 @@ struct neb_job_distill {
     char *sequence;       /* "beam5": its translations are learned; NULL: not */
     int64_t n;            /* of each sentence */
     double gold;          /* share of visits with the text's own target */
+    double on_policy;     /* share of batches whose targets are the student's own samples */
+    int64_t lag;          /* steps from a sample to the step that learns from it */
+    double beta;          /* of the divergence there */
     int64_t top_k, width;
     double weight, temperature, hidden_weight;
 };

@@ -116,11 +116,33 @@ static neb_status check_sequence(const struct neb_job *j)
     return NEB_OK;
 }
 
+static neb_status check_on_policy(const struct neb_job *j)
+{
+    const char *at = "distill.on_policy", *teacher = j->distill.teacher;
+    if (!teacher)
+        return neb__doc_fail(&j->doc, at, "distill.on_policy: set distill.teacher to the model that judges");
+    if (strchr(teacher, ','))
+        return neb__doc_fail(&j->doc, at,
+                             "distill.on_policy: one teacher judges; distill.teacher names several");
+    if (j->objective->masks)
+        return neb__doc_fail(&j->doc, at,
+                             "distill.on_policy: a model of task %s writes no text; use translate or causal",
+                             j->task);
+    if (j->distill.top_k > 256)
+        return neb__doc_fail(&j->doc, "distill.top_k", "distill.top_k with on_policy must be at most 256");
+    if (j->wan.recorded)
+        return neb__doc_fail(&j->doc, "wan.recorded",
+                             "wan.recorded: a record cannot judge a student's samples; leave out "
+                             "distill.on_policy");
+    return NEB_OK;
+}
+
 static neb_status check_distill(const struct neb_job *j)
 {
     if ((j->distill.teacher || j->distill.encoder) && !j->objective->distils)
         return neb__doc_fail(&j->doc, "distill", "distill: not for task %s", j->task);
-    return j->distill.sequence ? check_sequence(j) : NEB_OK;
+    if (j->distill.sequence) NEB_TRY(check_sequence(j));
+    return j->distill.on_policy > 0 ? check_on_policy(j) : NEB_OK;
 }
 
 /* The method is a list, whose words a table cannot check. */

@@ -225,12 +225,16 @@ static neb_status check_tutor(const struct neb_job *j)
         return neb__doc_fail(
             &j->doc, "sites",
             "strategy tutor needs one to 16 teacher sites and one student site; the job has %d and %d", t, s);
-    if (t > 1 && (j->distill.encoder || j->distill.sequence))
+    const char *single = NULL;
+    if (j->distill.encoder) single = "distill.encoder";
+    if (j->distill.sequence) single = "distill.sequence";
+    if (j->distill.on_policy > 0) single = "distill.on_policy";
+    if (t > 1 && single)
         return neb__doc_fail(&j->doc, "sites",
                              "%s needs one teacher site; the job has %d: only likeliest tokens "
                              "(distill.teacher, sites[].teacher) "
                              "come from several",
-                             j->distill.encoder ? "distill.encoder" : "distill.sequence", t);
+                             single, t);
     if (j->objective->distils) return NEB_OK;
     char names[128];
     return neb__doc_fail(&j->doc, "task",

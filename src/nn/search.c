@@ -76,14 +76,15 @@ static float threshold_of(const float *logits, int32_t n, int32_t k)
 static int32_t sampled(const struct neb_search *how, const float *logits, int32_t n, struct neb_rng *rng)
 {
     float least = threshold_of(logits, n, how->top_k);
+    const int32_t never = how->bans ? how->never : -1;
     double top = -INFINITY, sum = 0;
     for (int32_t i = 0; i < n; i++) top = fmax(top, logits[i]);
     for (int32_t i = 0; i < n; i++)
-        if (logits[i] >= least) sum += exp((logits[i] - top) / how->temperature);
+        if (logits[i] >= least && i != never) sum += exp((logits[i] - top) / how->temperature);
     double left = neb__rng_uniform(rng) * sum;
     int32_t chosen = likeliest(logits, n);
     for (int32_t i = 0; i < n; i++) {
-        if (logits[i] < least) continue;
+        if (logits[i] < least || i == never) continue;
         chosen = i;
         left -= exp((logits[i] - top) / how->temperature);
         if (left < 0) break;

@@ -97,6 +97,21 @@ static neb_status add_options(struct neb_buf *text, const struct neb_opt *table,
     return neb__buf_printf(text, "-\n");
 }
 
+/* What a student's samples follow from, beside the text and its first parameters. */
+static neb_status add_student(struct neb_buf *text, const struct neb_split_site *s)
+{
+    static const char *const local[] = {
+        "log_every", "save_every",    "keep",    "eval_every", "threads", "device",  "dtype",
+        "fallback",  "deterministic", "average", "speed",      "steps",   "minutes", NULL};
+    static const char *const none[] = {NULL};
+    const struct neb_job_distill *d = &s->job->distill;
+    NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, false, local));
+    NEB_TRY(add_options(text, neb__model_options, &s->job->model, false, none));
+    NEB_TRY(add_options(text, neb__peft_options, &s->job->peft, false, none));
+    return neb__buf_printf(text, "%g %" PRId64 " %g %g %g\n", d->on_policy, d->lag, d->beta, d->weight,
+                           d->temperature);
+}
+
 static neb_status add_teacher(struct neb_buf *text, const struct neb_split_site *s)
 {
     static const char *const batches[] = {"tokens", "max_len", "mask", "temperature", NULL};
@@ -105,6 +120,7 @@ static neb_status add_teacher(struct neb_buf *text, const struct neb_split_site 
     if (d->prompt || d->langs)
         NEB_TRY(neb__buf_printf(text, "%s|%s\n", d->prompt ? d->prompt : "", d->langs ? d->langs : ""));
     if (d->sequence) NEB_TRY(neb__buf_printf(text, "%s %" PRId64 " %g\n", d->sequence, d->n, d->gold));
+    if (d->on_policy > 0) NEB_TRY(add_student(text, s));
     return neb__buf_printf(text, "%d %d %" PRId64 " %" PRId64 "\n", s->shape.k, s->shape.width,
                            s->job->wan.bits, s->job->wan.cache);
 }
@@ -150,7 +166,8 @@ static neb_status add_text(struct neb_buf *text, const struct neb_split_site *s,
     NEB_TRY(neb__buf_printf(text, "%s %" PRId64 " %s %08x\n", j->task, j->seed, hex, check));
     for (int i = 0; i < j->n_data; i++)
         NEB_TRY(add_options(text, neb__job_data_options, &j->data[i], true, corpus));
-    return s->role == NEB_ROLE_TEACHER ? add_teacher(text, s) : add_generator(text, s);
+    if (s->role == NEB_ROLE_TEACHER) return add_teacher(text, s);
+    return s->sampling ? add_student(text, s) : add_generator(text, s);
 }
 
 neb_status neb__split_identify(struct neb_split_site *s, const struct neb_data *data)
@@ -228,7 +245,7 @@ static neb_status begin(struct neb_split_site *s, const struct place *p)
         return neb__doc_fail(&s->job->doc, "wan.recorded",
                              "wan.recorded: %s holds the items of another run (another %s, or other settings "
                              "or text); remove it or name another folder",
-                             p->dir, s->role == NEB_ROLE_TEACHER ? "teacher" : "generator");
+                             p->dir, neb__role_name(s->role));
     if (segments)
         neb__info("beginning a new journal: the items in %s/%s.* belong to another run", p->dir, p->name);
     /* removed before the tag is written: a tag must never stand beside items of another run */
@@ -253,7 +270,7 @@ neb_status neb__split_run_begin(struct neb_split_site *s, uint32_t number, uint6
 {
     struct place p;
     if (snprintf(s->run_path, sizeof s->run_path, "%s/stream%s.run", s->job->out,
-                 s->produces ? "" : s->label) >= (int)sizeof s->run_path)
+                 s->produces && !s->sampling ? "" : s->label) >= (int)sizeof s->run_path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", s->job->out);
     s->run_known = s->produces || (mark && read_tag(s->run_path, &s->run));
     if (!s->produces) return NEB_OK;

@@ -139,7 +139,8 @@ static neb_status make_shape(struct neb_split_site *s, const struct neb_data *da
     const struct neb_job *j = s->job;
     const struct neb_job_distill *d = &j->distill;
     s->shape = (struct neb_tutor_shape){.vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
-    if (d->teacher && !(d->sequence && d->weight == 0)) s->shape.k = (int32_t)d->top_k; /* else text alone */
+    const bool text_alone = d->sequence && d->weight == 0 && !(d->on_policy > 0);
+    if (d->teacher && !text_alone) s->shape.k = (int32_t)d->top_k;
     if (d->encoder) s->shape.width = (int32_t)d->width;
     if (j->plan != NEB_STRATEGY_TUTOR) return NEB_OK;
     if (!d->teacher && !d->encoder)
@@ -177,7 +178,8 @@ static neb_status open_student(struct neb_split_site *s, const struct neb_data *
     s->links.logits = s->links.hidden = t;
     s->links.logits.k = s->shape.k;
     s->links.hidden.width = s->shape.width;
-    if (s->job->distill.sequence) s->links.retarget = neb__student_retarget, s->links.retarget_arg = s;
+    if (s->job->distill.sequence || s->job->distill.on_policy > 0)
+        s->links.retarget = neb__student_retarget, s->links.retarget_arg = s;
     if (!s->shape.k) s->links.logits.ask = NULL;
     if (!s->shape.width) s->links.hidden.ask = NULL;
     return status;
@@ -203,7 +205,10 @@ static neb_status open_all(struct neb_split_site *s, const struct neb_data *data
     NEB_TRY(name_files(s));
     if (s->role == NEB_ROLE_GENERATOR) s->links.relay = (struct neb_relay_ends){.give = give, .arg = s};
     if (s->role == NEB_ROLE_DISCRIMINATOR) s->links.relay = (struct neb_relay_ends){.take = take, .arg = s};
-    return s->role == NEB_ROLE_STUDENT ? open_student(s, data) : neb__split_identify(s, data);
+    NEB_TRY(s->role == NEB_ROLE_STUDENT ? open_student(s, data) : neb__split_identify(s, data));
+    return s->job->distill.on_policy > 0 && s->job->plan == NEB_STRATEGY_TUTOR
+               ? neb__split_open_samples(s, data)
+               : NEB_OK;
 }
 
 static neb_status open_end(const struct neb_job *job, const struct neb_data *data, int number,
@@ -274,6 +279,7 @@ void neb__split_close(struct neb_split_site *s)
     if (!s) return;
     if (s->mix.close) s->mix.close(s->mix.arg);
     neb__split_close(s->next);
+    neb__split_close(s->samples);
     neb_stream_close(s->stream);
     neb__student_close(s->student);
     neb__buf_free(&s->item);
@@ -282,10 +288,11 @@ void neb__split_close(struct neb_split_site *s)
 }
 
 /* Another job of the same sites has another number, and so a journal of its own. */
-static uint32_t stream_number(const struct neb_job *job)
+uint32_t neb__split_number(const struct neb_split_site *s)
 {
-    uint32_t crc = neb__crc32c(0, job->name, strlen(job->name));
-    return 1 + (crc ^ (uint32_t)job->plan) % 65535;
+    uint32_t crc = neb__crc32c(0, s->job->name, strlen(s->job->name));
+    if (s->sampling) crc ^= 0x5a5a;
+    return 1 + (crc ^ (uint32_t)s->job->plan) % 65535;
 }
 
 /* A record must have enough batches for the steps. If minutes end the training, it may have fewer. */
@@ -304,7 +311,7 @@ neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint
 {
     int64_t window = neb__split_rate_begin(s);
     struct neb_stream_config c = {.site = s->other,
-                                  .number = stream_number(s->job),
+                                  .number = neb__split_number(s),
                                   .produce = s->produces,
                                   .mark = mark,
                                   .items = window,
@@ -316,6 +323,7 @@ neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint
     NEB_TRY(neb_stream_open(session, &c, &s->stream));
     NEB_TRY(check_record(s));
     neb_stream_get_status(s->stream, &s->seen);
+    if (s->samples && s->student) NEB_TRY(neb__split_start_samples(s->samples, session, mark));
     return s->next ? neb__split_start(s->next, session, mark, out) : NEB_OK;
 }
 
@@ -355,6 +363,7 @@ neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile s
 neb_status neb__split_saving(struct neb_split_site *s)
 {
     if (s->produces) return neb_stream_sync(s->stream, -1);
+    if (s->samples) NEB_TRY(neb_stream_sync(s->samples->stream, -1));
     for (struct neb_split_site *end = s; end && end->student; end = end->next)
         NEB_TRY(neb__student_sync(end->student));
     return NEB_OK;

@@ -12,6 +12,7 @@
 
 #include "store/checkpoint.h"
 #include "task/data.h"
+#include "task/on_policy.h"
 #include "task/step_links.h"
 #include "split/stream_rate.h"
 #include "split/tutor_item.h"
@@ -34,7 +35,10 @@ struct neb_split_site {
     enum neb_site_role role;
     const char *other;           /* the other site's name */
     struct neb_split_site *next; /* a student's end of the next teacher's stream; NULL: no further one */
-    char label[80];         /* ".NAME" of the teacher in names of files, where there are several; else "" */
+    struct neb_split_site
+        *samples;   /* distill.on_policy: the end of the stream of samples, student to teacher; NULL: none */
+    bool sampling;  /* this is such an end */
+    char label[80]; /* ".NAME" of the teacher in names of files, where there are several; else "" */
     char record[PATH_MAX];  /* in place of the other site; "": none */
     struct neb_teacher mix; /* of the first end, where there are several: their answers as one */
     bool produces;
@@ -79,6 +83,8 @@ neb_status neb__split_share(struct neb_split_site *s, neb_param *table);
  * mark: batches that the checkpoint covers; out: folder for the cache. */
 neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint64_t mark, const char *out);
 
+uint32_t neb__split_number(const struct neb_split_site *s); /* of its stream between the two sites */
+
 /* split_identity.c: the tag of the run.
  *
  * A sending site computes its tag. */
@@ -112,6 +118,22 @@ neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic
 
 /* One line: items, bytes for each row, seconds waited. */
 void neb__split_describe(struct neb_split_site *s, char *out, size_t size);
+
+/* tutor_samples.c: the stream of a student's own samples (distill.on_policy), one item for each judged batch.
+ *
+ * Makes the end of this site: s->samples. The student's gives, the teacher's takes. */
+neb_status neb__split_open_samples(struct neb_split_site *s, const struct neb_data *data);
+/* batches: that the student's checkpoint covers, or the teacher's journal. */
+neb_status neb__split_start_samples(struct neb_split_site *s, neb_session *session, uint64_t batches);
+/* The teacher's: the samples of b. They are the student's own words, so every number is checked.
+ *   NEB_ERR_CONFIG: of another batch or run; NEB_ERR_CORRUPT */
+neb_status neb__samples_take(struct neb_split_site *s, const struct neb_batch *b, struct neb_samples *out);
+/* Answers up to this batch are on the other site: their samples need not be kept any more. */
+void neb__samples_done(struct neb_split_site *s, uint64_t batches);
+/* Samples as a part of an item. Decode takes them off the reader. NEB_ERR_CORRUPT */
+neb_status neb__samples_encode(const struct neb_samples *s, const struct neb_split_site *at,
+                               struct neb_buf *out);
+neb_status neb__samples_decode(struct neb_samples *s, const struct neb_split_site *at, struct neb_reader *r);
 
 /* student.c: the answers that a student learns from, out of the stream or the cache.
  * A successful open owes a close. */

@@ -33,6 +33,8 @@ struct neb_student {
     int64_t cached, missing;
     struct neb_buf entry;
     struct neb_tutor_texts texts; /* distill.sequence */
+    struct neb_samples samples;   /* distill.on_policy */
+    int64_t judged, unfit;        /* samples that were learned from; that kept the text's own target */
     struct neb_tutor_waiting
         *wait; /* (micro) items of batches that have their targets and not yet their answers */
 };
@@ -45,9 +47,12 @@ bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t answer
 
 static neb_status open_texts(struct neb_student *p, const struct neb_data *data, int32_t seqs)
 {
-    const int64_t micro = p->split->job->train.micro;
-    if (!p->split->job->distill.sequence) return NEB_OK;
-    NEB_TRY(neb__tutor_texts_init(&p->texts, data, seqs));
+    const struct neb_job *j = p->split->job;
+    const int64_t micro = j->train.micro;
+    if (!j->distill.sequence && !(j->distill.on_policy > 0)) return NEB_OK;
+    p->texts.data = data;
+    if (j->distill.sequence) NEB_TRY(neb__tutor_texts_init(&p->texts, data, seqs));
+    if (j->distill.on_policy > 0) NEB_TRY(neb__samples_init(&p->samples, seqs));
     p->wait = NEB_NEW_ARRAY(struct neb_tutor_waiting, (size_t)micro);
     if (!p->wait) return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " items", micro);
     for (int64_t i = 0; i < micro; i++) {
@@ -108,7 +113,7 @@ neb_status neb__student_start(struct neb_student *p, uint64_t mark, const char *
     if (snprintf(path, sizeof path, "%s/lessons%s.cache", out, p->split->label) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %s", out);
     NEB_TRY(neb__student_identity(p->split, &of));
-    if (p->wait) NEB_TRY(neb__tutor_texts_open(&p->texts, out, &of, mark));
+    if (p->split->job->distill.sequence) NEB_TRY(neb__tutor_texts_open(&p->texts, out, &of, mark));
     return neb__keyed_file_open(path, &of, mark, &p->cache);
 }
 
@@ -117,6 +122,7 @@ void neb__student_close(struct neb_student *p)
     if (!p) return;
     neb__keyed_file_close(p->cache);
     neb__tutor_texts_free(&p->texts);
+    neb__samples_free(&p->samples);
     for (int64_t i = 0; p->wait && i < p->split->job->train.micro; i++) neb__buf_free(&p->wait[i].bytes);
     neb__free(p->wait);
     neb__tutor_plan_free(&p->plan);
@@ -178,6 +184,29 @@ static neb_status next_item(struct neb_split_site *s, const struct neb_batch *b,
                      b->step + 1, item);
 }
 
+/* The samples that the teacher has judged, as it sent them back. */
+static neb_status take_samples(struct neb_student *p, struct neb_reader *r, struct neb_batch *b)
+{
+    int32_t taken;
+    NEB_TRY(neb__samples_decode(&p->samples, p->split, r));
+    NEB_TRY(neb__samples_apply(&p->samples, p->texts.data, b, &taken));
+    p->judged += taken;
+    p->unfit += p->samples.seqs - taken;
+    return NEB_OK;
+}
+
+static neb_status take_texts(struct neb_student *p, struct neb_reader *r, struct neb_batch *b)
+{
+    if (neb__read32(r) != neb__batch_check_value(b))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the teacher's site has drawn another batch: data, tokenizer, seed, train.tokens, "
+                         "train.max_len and train.mask must be the same at both sites");
+    NEB_TRY(neb__tutor_texts_plan(&p->texts, b));
+    NEB_TRY(neb__tutor_texts_decode(&p->texts, r));
+    NEB_TRY(neb__tutor_texts_keep(&p->texts, (uint64_t)b->step + 1));
+    return neb__tutor_texts_apply(&p->texts, b);
+}
+
 neb_status neb__student_retarget(void *arg, struct neb_batch *b)
 {
     struct neb_split_site *s = arg;
@@ -187,17 +216,24 @@ neb_status neb__student_retarget(void *arg, struct neb_batch *b)
     size_t n;
     NEB_TRY(next_item(s, b, &bytes, &n));
     struct neb_reader r = {bytes, n, false};
-    if (neb__read32(&r) != neb__batch_check_value(b))
-        return neb__fail(NEB_ERR_CONFIG,
-                         "the teacher's site has drawn another batch: data, tokenizer, seed, train.tokens, "
-                         "train.max_len and train.mask must be the same at both sites");
-    NEB_TRY(neb__tutor_texts_plan(&p->texts, b));
-    NEB_TRY(neb__tutor_texts_decode(&p->texts, &r));
-    NEB_TRY(neb__tutor_texts_keep(&p->texts, (uint64_t)b->step + 1));
+    b->judged = s->samples && neb__on_policy_judged(s->job, b->step);
+    if (b->judged)
+        NEB_TRY(take_samples(p, &r, b));
+    else if (s->job->distill.sequence)
+        NEB_TRY(take_texts(p, &r, b));
     neb__buf_clear(&w->bytes);
     NEB_TRY(neb__buf_append(&w->bytes, r.p, r.left));
     w->step = b->step;
-    return neb__tutor_texts_apply(&p->texts, b);
+    return NEB_OK;
+}
+
+/* A sample never comes again, so its answer is not kept; it must be in the item. */
+static neb_status take_answer(struct neb_student *p, const struct neb_tutor_seq *q, uint64_t item)
+{
+    if (!p->plan.judged) return q->here ? keep(p, q, item) : recall(p, q);
+    return q->here ? NEB_OK
+                   : neb__fail(NEB_ERR_CORRUPT, "site '%s' did not judge a sample of batch %" PRIu64,
+                               p->split->other, item);
 }
 
 static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
@@ -220,8 +256,7 @@ static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
     }
     NEB_TRY(neb__tutor_plan_make(&p->plan, b));
     NEB_TRY(neb__tutor_item_decode(&s->shape, &p->plan, bytes, n, &p->room));
-    for (int32_t q = 0; q < p->plan.seqs; q++)
-        NEB_TRY(p->plan.seq[q].here ? keep(p, &p->plan.seq[q], item) : recall(p, &p->plan.seq[q]));
+    for (int32_t q = 0; q < p->plan.seqs; q++) NEB_TRY(take_answer(p, &p->plan.seq[q], item));
     size_t k = (size_t)s->shape.k;
     /* rows that belong to no sequence have no answer */
     for (size_t i = (size_t)b->loss.used * k; i < (size_t)b->loss.n * k; i++)
@@ -255,7 +290,11 @@ void neb__student_describe(const struct neb_student *p, char *out, size_t size)
     int n = snprintf(out, size,
                      "; %" PRId64 " sequences from the cache of %.1f MB, %" PRId64 " without an answer",
                      p->cached, p->cache ? (double)neb__keyed_file_bytes(p->cache) / 1e6 : 0.0, p->missing);
-    if (p->wait && n > 0 && (size_t)n < size)
+    if (p->split->samples && n > 0 && (size_t)n < size)
+        n +=
+            snprintf(out + n, size - (size_t)n,
+                     "; %" PRId64 " own samples judged, %" PRId64 " targets kept there", p->judged, p->unfit);
+    if (p->split->job->distill.sequence && n > 0 && (size_t)n < size)
         snprintf(out + n, size - (size_t)n,
                  "; %" PRId64 " targets by the teacher, %" PRId64 " of the text's own, %" PRId64
                  " that did not fit",

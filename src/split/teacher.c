@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "task/sequencer.h"
 #include "task/teacher.h"
+#include "run/stream.h"
 #include "split/split_site.h"
 #include "split/tutor_texts.h"
 #include "base/bytes.h"
@@ -33,8 +34,9 @@ struct teacher {
     struct neb_tutor_plan plan;
     struct neb_sequencer *sequencer; /* distill.sequence */
     struct neb_tutor_texts texts;
-    uint32_t drawn;         /* check value of the batch before it got other targets */
-    struct neb_keyset held; /* by the student */
+    struct neb_samples samples; /* distill.on_policy: of the present batch, if it is judged */
+    uint32_t drawn;             /* check value of the batch before it got other targets */
+    struct neb_keyset held;     /* by the student */
     uint64_t held_bytes;
     struct neb_metrics *metrics;
     struct neb_meter meter;
@@ -62,6 +64,7 @@ static neb_status open_teachers(struct teacher *t)
     NEB_TRY(neb_device_open(j->train.device, &d, &t->device));
     c.folder = j->distill.teacher;
     c.logits = true;
+    c.logp = j->distill.on_policy > 0;
     if (c.folder && c.k) NEB_TRY(neb__teacher_ensemble_open(t->device, &c, &l, &t->logits));
     if (j->distill.sequence) {
         NEB_TRY(neb__sequencer_open(t->device, &t->data, &t->sequencer));
@@ -89,6 +92,16 @@ static void waits(void *teacher)
     sample(teacher, "waiting", false);
 }
 
+/* The samples that the journal's answers are about are not wanted again, once those answers are on disk. */
+static neb_status start_samples(struct teacher *t)
+{
+    struct neb_stream_status st;
+    NEB_TRY(neb_stream_sync(t->split->stream, -1));
+    neb_stream_get_status(t->split->stream, &st);
+    NEB_TRY(neb__samples_init(&t->samples, t->batch->cap_seqs));
+    return neb__split_start_samples(t->split->samples, t->session, st.last);
+}
+
 static neb_status open_links(struct teacher *t)
 {
     const struct neb_job *j = t->job;
@@ -104,7 +117,7 @@ static neb_status open_links(struct teacher *t)
     NEB_TRY(neb__split_start(t->split, t->session, 0, t->job->out));
     if (t->session) t->split->idle = waits, t->split->idle_arg = t;
     neb__meter_stream(&t->meter, t->split->stream, &t->split->readings, true);
-    return NEB_OK;
+    return t->split->samples ? start_samples(t) : NEB_OK;
 }
 
 static neb_status open_all(struct teacher *t)
@@ -134,6 +147,7 @@ static void close_all(struct teacher *t)
     neb_device_close(t->device);
     neb__keyset_free(&t->held);
     neb__tutor_texts_free(&t->texts);
+    neb__samples_free(&t->samples);
     neb__tutor_plan_free(&t->plan);
     neb__batch_free(t->batch);
     neb__batches_free(t->stream);
@@ -227,6 +241,8 @@ static neb_status plan_next(struct teacher *t, int32_t *lacking)
     *lacking = 0;
     NEB_TRY(neb__batches_next(t->stream, t->batch));
     t->drawn = neb__batch_check_value(t->batch);
+    t->batch->judged = t->split->samples && neb__on_policy_judged(t->job, t->batch->step);
+    if (t->batch->judged) return NEB_OK; /* samples: nothing of them is kept */
     if (t->sequencer) NEB_TRY(retarget(t));
     NEB_TRY(neb__tutor_plan_make(&t->plan, t->batch));
     for (int32_t q = 0; q < t->plan.seqs; q++) {
@@ -250,20 +266,52 @@ static neb_status put_texts(struct teacher *t)
     return neb__tutor_texts_encode(&t->texts, &t->split->item);
 }
 
-static neb_status teach_one(struct teacher *t)
+/* Waits for the student's samples, as long as it wants answers. */
+static neb_status await_samples(struct teacher *t, const volatile sig_atomic_t *stop)
+{
+    for (;;) {
+        neb_status status = neb__stream_ready(t->split->samples->stream, 1, 0.2);
+        if (status != NEB_ERR_TIMEOUT) return status;
+        NEB_TRY(neb__split_wait(t->split, 1, stop)); /* CANCELLED: the student has finished */
+        if (*stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
+        if (t->session) waits(t);
+    }
+}
+
+/* The student's own targets, which its site gets back with the answers. */
+static neb_status judge_next(struct teacher *t, const volatile sig_atomic_t *stop, int32_t *lacking)
+{
+    int32_t taken;
+    NEB_TRY(await_samples(t, stop));
+    NEB_TRY(neb__samples_take(t->split->samples, t->batch, &t->samples));
+    NEB_TRY(neb__samples_apply(&t->samples, &t->data, t->batch, &taken));
+    NEB_TRY(neb__tutor_plan_make(&t->plan, t->batch));
+    for (int32_t q = 0; q < t->plan.seqs; q++) t->plan.seq[q].here = true;
+    *lacking = t->plan.seqs;
+    return NEB_OK;
+}
+
+static neb_status teach_one(struct teacher *t, const volatile sig_atomic_t *stop)
 {
     struct neb_split_site *s = t->split;
     struct neb_teacher_answer logits = {0}, hidden = {0};
     int32_t lacking;
     NEB_TRY(plan_next(t, &lacking));
+    if (t->batch->judged) NEB_TRY(judge_next(t, stop, &lacking));
     if (lacking && s->shape.k) NEB_TRY(t->logits.ask(t->logits.arg, t->batch, &logits));
     if (lacking && s->shape.width) NEB_TRY(t->hidden.ask(t->hidden.arg, t->batch, &hidden));
     NEB_TRY(neb__split_item_begin(s));
-    if (t->sequencer) NEB_TRY(put_texts(t));
+    if (t->batch->judged)
+        NEB_TRY(neb__samples_encode(&t->samples, s, &s->item));
+    else if (t->sequencer)
+        NEB_TRY(put_texts(t));
     NEB_TRY(
         neb__tutor_item_encode(&s->shape, &neb__split_code(s)->tutor, &t->plan, &logits, &hidden, &s->item));
     NEB_TRY(neb_stream_put(s->stream, (uint64_t)t->batch->step + 1, s->item.data, s->item.len, -1));
     bool changed;
+    struct neb_stream_status st;
+    neb_stream_get_status(s->stream, &st);
+    if (s->samples) neb__samples_done(s->samples, st.received);
     s->rows += t->batch->loss.used;
     t->batches = t->batch->step + 1;
     t->tokens += t->batch->side[0].used + (t->batch->sides > 1 ? t->batch->side[1].used : 0);
@@ -308,7 +356,7 @@ static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)
         int64_t since = neb__now_ns();
         status = neb__split_wait(t->split, 1, stop);
         neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
-        if (status == NEB_OK) status = teach_one(t);
+        if (status == NEB_OK) status = teach_one(t, stop);
         if (status == NEB_ERR_CANCELLED) break; /* the student has finished */
         if (status == NEB_ERR_AGAIN) return NEB_ERR_CANCELLED;
         NEB_TRY(status);

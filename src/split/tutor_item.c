@@ -8,8 +8,8 @@
  *               number, as tokens, and then for every number that occurs, ascending, one with the logits of its rows
  *     cached    the rows' ids (i32) and logits (f32); the rows' hidden states (f32)
  *
- * The logits of a row are sent relative to the greatest of them, by ascending id, and as many as the sender's
- * code says. The cache holds the decoded values, so the second epoch learns from the same bits as the
+ * The logits of a row are sent relative to the greatest of them (of a judged batch: as they are, log-probabilities), by
+ * ascending id, and as many as the sender's code says. The cache holds the decoded values, so the second epoch learns from the same bits as the
  * first. */
 #include "split/tutor_item.h"
 #include "base/bytes.h"
@@ -69,6 +69,7 @@ neb_status neb__tutor_plan_make(struct neb_tutor_plan *p, const struct neb_batch
     int32_t at = 0;
     p->seqs = b->side[0].nseq_used;
     p->check = neb__batch_check_value(b);
+    p->judged = b->judged;
     if (p->seqs > p->room)
         return neb__fail(NEB_ERR_RANGE, "a batch of %d sequences; room for %d", p->seqs, p->room);
     for (int32_t q = 0; q < p->seqs; q++) {
@@ -122,8 +123,9 @@ static void rows_free(struct rows *r)
 }
 
 /* Takes the greatest logits of a row of k, at most `room` of them: their ids ascending, their values relative to the
- * greatest. */
-static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, struct rows *r, size_t at)
+ * greatest, or absolute. */
+static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, bool absolute, struct rows *r,
+                            size_t at)
 {
     int32_t *to = r->ids + at * r->room, have = 0;
     float *logp = r->logp + at * r->room;
@@ -133,7 +135,8 @@ static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, 
             return neb__fail(NEB_ERR_RANGE, "the teacher gave logits that are not finite");
         neb__topk_list_offer(logp, to, (int32_t)r->room, &have, logits[j], ids[j]);
     }
-    const float most = have ? logp[0] : 0;
+    float most = have ? logp[0] : 0;
+    if (absolute && most < 0) most = 0;
     for (int32_t j = 0; j < have; j++) logp[j] = logp[j] - most < -65000 ? -65000 : logp[j] - most;
     neb__topk_list_by_id(logp, to, have);
     r->count[at] = have;
@@ -147,7 +150,7 @@ static neb_status order_rows(const struct neb_tutor_shape *s, const struct neb_t
     for (int32_t q = 0; q < p->seqs; q++)
         for (int32_t i = 0; p->seq[q].here && i < p->seq[q].count; i++, at++) {
             size_t row = (size_t)(p->seq[q].first + i) * k;
-            NEB_TRY(order_row(from->ids + row, from->logits + row, s->k, r, at));
+            NEB_TRY(order_row(from->ids + row, from->logits + row, s->k, p->judged, r, at));
         }
     return NEB_OK;
 }

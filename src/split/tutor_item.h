@@ -39,6 +39,7 @@ struct neb_tutor_plan {
     struct neb_tutor_seq *seq; /* (room) */
     int32_t seqs, room;
     uint32_t check; /* of all ids: both sites must have drawn the same batch */
+    bool judged;    /* its answers are log-probabilities, and stay so */
 };
 neb_status neb__tutor_plan_init(struct neb_tutor_plan *p, int32_t seqs);
 void neb__tutor_plan_free(struct neb_tutor_plan *p);

@@ -18,6 +18,7 @@ struct neb_distill {
     struct neb_lin project;
     struct neb_soft_targets teacher;
     int32_t rows, targets; /* room */
+    bool judged;           /* the present batch's targets are the student's own samples */
 };
 
 /* ---- creating ------------------------------------------------------------------------------------------ */
@@ -105,6 +106,11 @@ neb_status neb__distill_create(const struct neb_job *job, const struct neb_data 
             &job->doc, "distill.sequence",
             "distill.sequence: the teacher translates at a site of its own; give the job a site with role "
             "teacher and one with role student (`nebula-i lab` runs both here), or leave it out");
+    if (job->distill.on_policy > 0 && !(links && links->sampled))
+        return neb__doc_fail(
+            &job->doc, "distill.on_policy",
+            "distill.on_policy: the teacher judges at a site of its own; give the job a site with role "
+            "teacher and one with role student (`nebula-i lab` runs both here), or leave it out");
     if (!linked && links && links->retarget) return NEB_OK; /* text alone */
     if (!linked && !job->distill.teacher && !job->distill.encoder) return NEB_OK;
     struct neb_distill *d = NEB_NEW(struct neb_distill);
@@ -157,6 +163,7 @@ neb_status neb__distill_load(struct neb_distill *d, const struct neb_batch *b)
     if (b->loss.n > d->targets || b->side[0].tokens > d->rows)
         return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the largest that was announced",
                          b->loss.n);
+    d->judged = b->judged;
     if (d->hidden.ask) NEB_TRY(load_hidden(d, b));
     if (!d->logits.ask) return NEB_OK;
     struct neb_teacher_answer answer = {0};
@@ -196,5 +203,7 @@ void neb__distill_run(struct neb_distill *d, struct neb_model *student, neb_tape
                                                .temperature = (float)d->how->temperature,
                                                .ids = neb_input(t, d->ids, NEB_I32, 2, shape),
                                                .logits = neb_input(t, d->top, NEB_F32, 2, shape)};
+    if (d->logits.ask && d->judged)
+        d->teacher.ce = 0, d->teacher.kd = 1, d->teacher.judged = true, d->teacher.beta = (float)d->how->beta;
     neb__model_loss(student, t, x, in, d->logits.ask ? &d->teacher : NULL);
 }

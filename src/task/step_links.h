@@ -16,6 +16,8 @@
 #include "optim/site_stage.h"
 #include "text/batch.h"
 
+struct neb_samples;
+
 /* A teacher's answer to one batch. */
 struct neb_teacher_answer {
     const int32_t *ids;  /* (loss.n, k) the likeliest tokens at each predicted row, any order; < 0: none */
@@ -56,6 +58,9 @@ struct neb_step_links {
     /* Before a batch is looked at: gives its sequences other targets. NULL: they keep their own. */
     neb_status (*retarget)(void *arg, struct neb_batch *b);
     void *retarget_arg;
+    /* On-policy distillation (task/on_policy.h): takes the samples of a batch that comes later. NULL: there are none. */
+    neb_status (*sampled)(void *arg, const struct neb_batch *b, const struct neb_samples *s);
+    void *sampled_arg;
     struct neb_stage_links stage;
 };
 

@@ -11,6 +11,7 @@
 #include "task/folder.h"
 #include "tensor/packed.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rows of a chunk. A small chunk stays in the caches; a large one has fewer waits for an asynchronous device.
@@ -24,7 +25,7 @@ struct teacher {
     neb_tape *tape;
     neb_buffer *rows,
         *logits; /* F32 (targets or rows, hidden); (chunk, vocab), or the best of them (tensor/packed.h) */
-    bool wants_logits, on_device;
+    bool wants_logits, on_device, logp;
     int32_t k, targets, chunk, at; /* at: first row of the present chunk */
     int64_t vocab, width;
     float *host; /* (chunk, vocab), or all hidden states */
@@ -87,6 +88,20 @@ static neb_status run(struct teacher *c, neb_model_fn fn, uint64_t key)
 
 /* ---- the k likeliest ----------------------------------------------------------------------------------- */
 
+static float log_sum(const float *x, int64_t n)
+{
+    float most = -INFINITY;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, x[i]);
+    for (int64_t i = 0; i < n; i++) sum += exp((double)(x[i] - most));
+    return most + (float)log(sum);
+}
+
+static void subtract(float *x, int32_t n, float by)
+{
+    for (int32_t i = 0; i < n; i++) x[i] -= by;
+}
+
 static void choose_row(void *arg, int task, int worker)
 {
     struct teacher *c = arg;
@@ -97,6 +112,7 @@ static void choose_row(void *arg, int task, int worker)
     neb__topk_heap_clear(top, ids, c->k);
     for (int32_t v = 0; v < c->vocab; v++) neb__topk_heap_offer(top, ids, c->k, row[v], v);
     neb__topk_zero_empty(top, ids, c->k);
+    if (c->logp) subtract(top, c->k, log_sum(row, c->vocab));
 }
 
 /* Brings the device's choice for the first n rows of the chunk. */
@@ -105,10 +121,13 @@ static neb_status fetch_best(struct teacher *c, int32_t n)
     const size_t all = (size_t)c->chunk * (size_t)c->k, kept = (size_t)n * (size_t)c->k;
     float *top = c->top + (int64_t)c->at * c->k;
     int32_t *ids = c->ids + (int64_t)c->at * c->k;
-    NEB_TRY(neb_buffer_download(c->logits, c->host, 2 * all * sizeof *c->host));
+    const size_t sums = c->logp ? (size_t)c->chunk : 0; /* they lie behind the ids */
+    NEB_TRY(neb_buffer_download(c->logits, c->host, (2 * all + sums) * sizeof *c->host));
     memcpy(top, c->host, kept * sizeof *top);
     memcpy(ids, c->host + all, kept * sizeof *ids);
     neb__topk_zero_empty(top, ids, (int64_t)kept);
+    for (int32_t i = 0; c->logp && i < n; i++)
+        subtract(top + (int64_t)i * c->k, c->k, c->host[2 * all + (size_t)i]);
     return NEB_OK;
 }
 
@@ -249,6 +268,7 @@ neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config
     struct teacher *c = NEB_NEW(struct teacher);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher");
     c->wants_logits = cfg->logits;
+    c->logp = cfg->logits && cfg->logp;
     neb_status status = open_teacher(c, device, cfg, limits);
     if (status != NEB_OK) {
         close_teacher(c);

@@ -11,6 +11,7 @@
 struct neb_teacher_config {
     const char *folder;
     bool logits;               /* else hidden states */
+    bool logp;                 /* logits are log-probabilities over the whole vocabulary; one teacher only */
     int32_t k;                 /* logits a row */
     int threads;               /* for choosing the likeliest */
     const struct neb_tok *tok; /* the student's */

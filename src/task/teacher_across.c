@@ -44,6 +44,7 @@ struct across {
     struct waiting *list;    /* (cap_seqs of batch) */
     int n;
     int32_t k, max_len, targets;
+    bool whole;                              /* the answers are log-probabilities */
     struct neb_buf text, numbers;            /* of the waiting sequences */
     struct neb_buf own, source, target, ids; /* scratch of one */
     struct neb_token_sum *sums;              /* (threads) */
@@ -247,7 +248,8 @@ static void bring_back(void *arg, int task, int worker)
                                   .own_n = w->own_n,
                                   .its_n = w->its_n};
     const int64_t k = c->inner.k;
-    struct neb_token_says says = {c->said.ids + w->said * k, c->said.logits + w->said * k, (int32_t)k};
+    struct neb_token_says says = {c->said.ids + w->said * k, c->said.logits + w->said * k, (int32_t)k,
+                                  c->whole};
     for (int32_t i = 0; i < w->own_n + w->ends; i++) {
         int64_t at = (int64_t)(w->row + i) * c->k;
         neb__token_mass_row(c->mass, &cuts, &says, i, &c->sums[worker], c->k, c->answer + at, c->top + at);
@@ -449,6 +451,7 @@ static neb_status open_across(struct across *c, neb_device *device, const struct
     inner.k = cfg->k > WIDE ? cfg->k : WIDE;
     NEB_TRY(neb__teacher_open(device, &inner, &l, &c->inner));
     c->k = cfg->k;
+    c->whole = cfg->logp;
     neb__info("the teacher in %s has another tokenizer than the student: it is asked about the same text in "
               "its own tokens",
               cfg->folder);

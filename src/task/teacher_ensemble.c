@@ -212,6 +212,9 @@ neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teach
     char second[2];
     if (!neb__list_part(cfg->folder, 1, second, sizeof second))
         return neb__teacher_open(device, cfg, limits, out);
+    if (cfg->logp)
+        return neb__fail(NEB_ERR_CONFIG, "distill.on_policy: one teacher judges, but there are several: %s",
+                         cfg->folder);
     struct ensemble *c = NEB_NEW(struct ensemble);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for several teachers");
     neb_status status = open_members(c, device, cfg, limits);

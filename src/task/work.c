@@ -210,6 +210,7 @@ void neb__work_close(struct neb_work *w)
     neb__work_close_private(w);
     neb__batches_free(w->stream);
     if (w->steps->close) w->steps->close(w);
+    neb__own_sampler_close(w->sampler);
     neb__distill_destroy(w->distill);
     neb__work_close_stages(w);
     neb__model_input_destroy(w->input);
@@ -360,6 +361,8 @@ neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t
         w->ahead = NULL;
         NEB_TRY(status);
     }
+    neb__own_sampler_close(w->sampler);
+    w->sampler = NULL;
     NEB_TRY(neb__batches_restore(w->stream, bytes, n));
     w->batches = neb__batches_step(w->stream);
     return NEB_OK;

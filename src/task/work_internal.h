@@ -6,6 +6,7 @@
 #include "optim/private_step.h"
 #include "privacy/ledger.h"
 #include "task/distill.h"
+#include "task/on_policy.h"
 #include "task/work.h"
 #include "tensor/team.h"
 
@@ -66,6 +67,7 @@ struct neb_work {
     struct neb_model_input *input;
     struct neb_work_stages *stages; /* work_stages.c; NULL: the whole model is here */
     struct neb_distill *distill;
+    struct neb_own_sampler *sampler;  /* on-policy distillation; NULL: none, or not yet */
     struct neb_work_private *privacy; /* work_private.c; NULL: plain steps */
     struct neb_batches *stream;
     struct neb_prefetch *ahead;

@@ -18,7 +18,7 @@ neb_status neb__load_plain(void *arg)
     struct neb_model_input_data d = neb__model_input_of(p->batch);
     NEB_TRY(neb__model_input_load(w->input, &d));
     if (!p->micro) return NEB_OK;
-    p->micro->key = neb__model_input_key(w->input);
+    p->micro->key = neb__model_input_key(w->input) ^ (p->batch->judged ? 1ull << 62 : 0); /* another loss */
     return w->distill ? neb__distill_load(w->distill, p->batch) : NEB_OK;
 }
 
@@ -84,6 +84,14 @@ static void leave_to_others(struct neb_work *w, int first)
     for (int i = first; i < w->runs; i++) w->micros[i].fn = NULL;
 }
 
+/* The samples that a later step learns from are written by the model as it is before this one. */
+static neb_status sample_ahead(struct neb_work *w)
+{
+    if (!w->links.sampled) return NEB_OK;
+    if (!w->sampler) NEB_TRY(neb__own_sampler_open(w->data, w->dev, w->model, w->batches, &w->sampler));
+    return neb__own_sampler_step(w->sampler, w->links.sampled, w->links.sampled_arg);
+}
+
 /* The runs of the next micro-batches. Every copy of the model draws all of them and makes every copies-th: so a step learns
  * from the same samples under every layout, and no rank needs to ask for the others' weights. */
 static neb_status gather(struct neb_work *w, int64_t *tokens)
@@ -92,6 +100,7 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
     const int64_t ranks = neb__group_size(copies);
     w->runs = 0;
     *tokens = 0;
+    NEB_TRY(sample_ahead(w));
     for (int64_t i = 0; i < w->job->train.micro; i++) {
         struct neb_batch *b;
         NEB_TRY(neb__prefetch_get(w->ahead, &b));

@@ -21,6 +21,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,6 +60,7 @@ struct neb_batch {
     struct neb_batch_side side[2];
     struct neb_loss_rows loss; /* of the last side */
     int32_t *original;         /* (side[0].tokens) MLM: the ids before masking */
+    bool judged;               /* its targets are a student's own samples (task/on_policy.h) */
 
     /* what was reserved at creation: the largest bucket */
     int32_t cap_tokens[2], cap_seqs, cap_loss;
@@ -93,6 +95,12 @@ struct neb_batch_target {
 };
 neb_status neb__batch_retarget(struct neb_batch *b, const struct neb_batch_target *texts,
                                const uint8_t *special, int32_t eos, int32_t pad, int32_t *taken);
+
+/* Tokens in front of the text of target q of a translation batch: its start, and its language if the model has one. */
+int32_t neb__batch_lead(const struct neb_batch *b, int32_t q, const uint8_t *special, int32_t eos);
+/* The same for a CAUSAL batch: the last texts[q].n tokens of sequence q become others, the rest stays.
+ *   NEB_ERR_RANGE: more tokens than the sequence has behind its first; b is unchanged */
+neb_status neb__batch_continue(struct neb_batch *b, const struct neb_batch_target *texts);
 
 /* Checks every promise made above; for tests and after changes of a packer. The message of NEB_ERR_INTERNAL
  * names the broken one. */

@@ -115,13 +115,16 @@ struct rewrite {
     uint32_t *sample;
 };
 
-/* Tokens in front of the text of sequence q: its start, and its language if the model has one. */
-static int32_t lead_of(const struct rewrite *w, int32_t q)
+int32_t neb__batch_lead(const struct neb_batch *b, int32_t q, const uint8_t *special, int32_t eos)
 {
-    const struct neb_batch *b = w->b;
     int32_t from = b->side[1].cu_seqlens[q];
     int32_t first = b->loss.target[from]; /* a pair's row r is prediction r */
-    return 1 + (w->special[first] && first != w->eos);
+    return 1 + (special[first] && first != eos);
+}
+
+static int32_t lead_of(const struct rewrite *w, int32_t q)
+{
+    return neb__batch_lead(w->b, q, w->special, w->eos);
 }
 
 static void put_row(struct rewrite *w, int32_t q, int32_t id)
@@ -208,4 +211,24 @@ neb_status neb__batch_retarget(struct neb_batch *b, const struct neb_batch_targe
     neb__free(w.sample);
     neb__free(w.starts);
     return status;
+}
+
+neb_status neb__batch_continue(struct neb_batch *b, const struct neb_batch_target *texts)
+{
+    struct neb_batch_side *s = &b->side[0];
+    int32_t q = 0;
+    for (int32_t i = 0; i < s->nseq_used; i++)
+        if (texts[i].n < 0 || texts[i].n >= s->cu_seqlens[i + 1] - s->cu_seqlens[i])
+            return neb__fail(NEB_ERR_RANGE, "%d tokens continue a sequence of %d", texts[i].n,
+                             s->cu_seqlens[i + 1] - s->cu_seqlens[i]);
+    for (int32_t i = 0; i < s->nseq_used; i++)
+        for (int32_t j = 0; j < texts[i].n; j++)
+            s->ids[s->cu_seqlens[i + 1] - texts[i].n + j] = texts[i].ids[j];
+    for (int32_t i = 0; i < b->loss.used;
+         i++) { /* a row predicts the next one's token; the last one keeps its target */
+        const int32_t next = b->loss.rows[i] + 1;
+        while (next > s->cu_seqlens[q + 1]) q++;
+        if (next < s->cu_seqlens[q + 1]) b->loss.target[i] = s->ids[next];
+    }
+    return NEB_OK;
 }

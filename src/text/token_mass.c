@@ -157,6 +157,7 @@ static float share_out(const struct stand *s, const struct neb_token_says *says,
         if (ids[i] >= 0 && logits[i] > most) most = logits[i];
     for (int32_t i = 0; i < says->k; i++)
         if (ids[i] >= 0) all += expf(logits[i] - most);
+    if (says->whole) most = 0, all = 1;
     for (int32_t i = 0; i < says->k; i++) {
         if (ids[i] < 0) continue;
         const float p = mass * expf(logits[i] - most) / all;

@@ -27,6 +27,7 @@ struct neb_token_says {
     const int32_t *ids;  /* (its_n + 1, k); < 0: none */
     const float *logits; /* (its_n + 1, k) */
     int32_t k;
+    bool whole; /* the logits are log-probabilities: what lies below a row's k-th token goes to nobody */
 };
 
 /* Room of one thread for the sum of a row. */
