@@ -1,6 +1,7 @@
 /* verb_score.c: `nebula-i score REFERENCE… < TRANSLATION`: BLEU, spBLEU, chrF, chrF++ and TER, as sacreBLEU computes them,
- * each with the signature that sacreBLEU would print. */
+ * each with the signature that sacreBLEU would print; with an encoder also BERTScore (score_encoder.h). */
 #include "cli/verb.h"
+#include "cli/score_encoder.h"
 #include "base/mem.h"
 #include "text/line_reader.h"
 #include "text/score.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 
 struct options {
-    char *tokenize, *hyp, *spm;
+    char *tokenize, *hyp, *spm, *encoder, *source, *device;
+    int64_t layer, threads;
     bool lowercase, signature;
 };
 static const struct neb_opt table[] = {
@@ -23,11 +25,22 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, signature, NEB_OPT_BOOL, "no", NULL,
             "say how each score was computed, as sacreBLEU does"),
     NEB_OPT(struct options, lowercase, NEB_OPT_BOOL, "no", NULL, "compare without case"),
+    NEB_OPT(struct options, encoder, NEB_OPT_TEXT, "", NULL,
+            "BERTScore as well: the folder of an imported encoder, such as XLM-R"),
+    NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL,
+            "encoder: hidden states of this layer, 9 for XLM-R base; 0: the last", NEB_OPT_RANGE(0, 4096)),
+    NEB_OPT(struct options, source, NEB_OPT_TEXT, "", NULL,
+            "encoder: file of sources; how near the translations are to them"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL,
+            "encoder: cpu, auto (the GPU where there is one) or a plug-in such as cuda"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "encoder: CPU threads; 0: all cores",
+            NEB_OPT_RANGE(0, 1024)),
     NEB_OPT_END,
 };
 
 struct scorer {
-    struct neb_line_reader *hyp, *ref[NEB_SCORE_REFS];
+    struct neb_line_reader *hyp, *ref[NEB_SCORE_REFS], *source;
+    struct neb_score_encoder *encoder;
     const char **names;
     int refs;
     struct neb_bleu bleu;
@@ -64,6 +77,18 @@ static neb_status add_pieces(struct scorer *s, const char *hyp, char *const *ref
     return status;
 }
 
+static neb_status add_states(struct scorer *s, const char *hyp, char *const *ref)
+{
+    char *source = NULL;
+    if (!s->encoder) return NEB_OK;
+    neb_status status = s->source ? copy_line(s->source, &source) : NEB_OK;
+    if (status == NEB_ERR_AGAIN)
+        status = neb__fail(NEB_ERR_CONFIG, "the file of sources has fewer sentences than the translation");
+    if (status == NEB_OK) status = neb__score_encoder_add(s->encoder, hyp, ref, source);
+    neb__free(source);
+    return status;
+}
+
 /* One sentence; NEB_ERR_AGAIN at the common end of all files. */
 static neb_status score_next(struct scorer *s)
 {
@@ -82,6 +107,7 @@ static neb_status score_next(struct scorer *s)
     if (st == NEB_OK) st = neb__chrf_add(&s->chrf2, hyp, (const char *const *)ref, s->refs);
     if (st == NEB_OK) st = neb__ter_add(&s->ter, hyp, (const char *const *)ref, s->refs);
     if (st == NEB_OK) st = add_pieces(s, hyp, ref);
+    if (st == NEB_OK) st = add_states(s, hyp, ref);
     s->sentences += st == NEB_OK;
     neb__free(hyp);
     for (int i = 0; i < s->refs; i++) neb__free(ref[i]);
@@ -112,6 +138,23 @@ static void say_signatures(const struct scorer *s, const struct options *o)
     printf("TER nrefs:%d|case:lc|tok:tercom|norm:no|punct:yes|asian:no|%s\n", s->refs, version);
 }
 
+static neb_status open_encoder(struct scorer *s, const struct options *o)
+{
+    const bool source = o->source && *o->source;
+    struct neb_score_encoder_config c = {.folder = o->encoder,
+                                         .device = o->device,
+                                         .layer = o->layer,
+                                         .threads = o->threads,
+                                         .refs = s->refs,
+                                         .source = source};
+    if (!o->encoder || !*o->encoder)
+        return source ? neb__fail(NEB_ERR_CONFIG,
+                                  "--source is read by an encoder; name its folder with --encoder")
+                      : NEB_OK;
+    if (source) NEB_TRY(neb__line_reader_open(o->source, &s->source));
+    return neb__score_encoder_open(&c, &s->encoder);
+}
+
 static neb_status score(struct scorer *s, const struct options *o)
 {
     enum neb_word_split split;
@@ -122,6 +165,7 @@ static neb_status score(struct scorer *s, const struct options *o)
     neb__bleu_init(&s->sp, NEB_WORDS_SPACE, o->lowercase);
     neb__ter_init(&s->ter, false);
     if (o->spm && *o->spm) NEB_TRY(neb__score_pieces_open(o->spm, &s->pieces));
+    NEB_TRY(open_encoder(s, o));
     NEB_TRY(neb__line_reader_open(o->hyp, &s->hyp));
     for (int i = 0; i < s->refs; i++) NEB_TRY(neb__line_reader_open(s->names[i], &s->ref[i]));
     neb_status status;
@@ -133,6 +177,7 @@ static neb_status score(struct scorer *s, const struct options *o)
     if (s->pieces) printf("spBLEU %.2f\n", neb__bleu_score(&s->sp));
     printf("chrF %.2f, chrF++ %.2f, TER %.2f; %" PRId64 " sentences\n", neb__chrf_score(&s->chrf),
            neb__chrf_score(&s->chrf2), neb__ter_score(&s->ter), s->sentences);
+    if (s->encoder) NEB_TRY(neb__score_encoder_say(s->encoder));
     if (o->signature) say_signatures(s, o);
     return NEB_OK;
 }
@@ -143,6 +188,8 @@ static neb_status run(struct neb_call *c)
     neb_status status = score(&s, c->options);
     neb__line_reader_close(s.hyp);
     neb__score_pieces_close(s.pieces);
+    neb__score_encoder_close(s.encoder);
+    neb__line_reader_close(s.source);
     for (int i = 0; i < NEB_SCORE_REFS; i++) neb__line_reader_close(s.ref[i]);
     return status;
 }
@@ -150,7 +197,7 @@ static neb_status run(struct neb_call *c)
 const struct neb_verb neb__verb_score = {
     .name = "score",
     .args = "[options] REFERENCE… < TRANSLATION",
-    .help = "BLEU, spBLEU, chrF and TER of a translation",
+    .help = "BLEU, spBLEU, chrF, TER and BERTScore of a translation",
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,

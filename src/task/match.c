@@ -1,0 +1,191 @@
+/* match.c: see match.h. Lines are read in dense batches, as sentence vectors are (retrieve.c); the hidden states of all rows come
+ * to the host, where a pair of sentences is a product of two small matrices. */
+#include "task/match.h"
+#include "base/mem.h"
+#include "task/line_batches.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROWS = 2048, SEQS = 128 };
+
+struct neb_matcher {
+    const struct neb_ready *m;
+    struct neb_line_batches *pack;
+    struct neb_model_input *input;
+    neb_tape *tape;
+    neb_buffer *out; /* F32 (ROWS, width) */
+    float *host;
+};
+
+static neb_status open_matcher(struct neb_matcher *c)
+{
+    const struct neb_ready *m = c->m;
+    const struct neb_arch *a = &m->model->arch;
+    if (a->kind == NEB_DECODER || !m->tok)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "comparing sentences needs an encoder and a tokenizer; the model in %s lacks one of them",
+            m->folder.path);
+    int32_t longest = (int32_t)(a->max_positions < ROWS ? a->max_positions : ROWS);
+    struct neb_line_batches_config b = {.tok = m->tok,
+                                        .lead = a->kind == NEB_ENCODER ? neb__tok_special(m->tok, NEB_TOK_BOS)
+                                                                       : -1,
+                                        .max_len = longest,
+                                        .rows = ROWS,
+                                        .seqs = SEQS,
+                                        .pad = true};
+    struct neb_model_input_limits l = {.rows = {ROWS},
+                                       .seqs = 2 * SEQS + ROWS / longest + 2,
+                                       .prefix = (int32_t)m->model->peft.prefix_length};
+    size_t bytes = ROWS * (size_t)a->hidden * sizeof(float);
+    NEB_TRY(neb__line_batches_create(&b, &c->pack));
+    NEB_TRY(neb__model_input_create(m->device, &l, &c->input));
+    NEB_TRY(neb_tape_create(m->device, m->params, &c->tape));
+    NEB_TRY(neb_buffer_create(m->device, bytes, &c->out));
+    c->host = neb__malloc(bytes);
+    return c->host ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for hidden states");
+}
+
+neb_status neb__matcher_open(const struct neb_ready *model, struct neb_matcher **out)
+{
+    struct neb_matcher *c = NEB_NEW(struct neb_matcher);
+    if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for comparing sentences");
+    c->m = model;
+    neb_status status = open_matcher(c);
+    if (status != NEB_OK) {
+        neb__matcher_close(c);
+        return status;
+    }
+    *out = c;
+    return NEB_OK;
+}
+
+void neb__matcher_close(struct neb_matcher *c)
+{
+    if (!c) return;
+    neb_tape_destroy(c->tape);
+    neb__model_input_destroy(c->input);
+    neb_buffer_destroy(c->out);
+    neb__line_batches_destroy(c->pack);
+    neb__free(c->host);
+    neb__free(c);
+}
+
+int64_t neb__matcher_width(const struct neb_matcher *c)
+{
+    return c->m->model->arch.hidden;
+}
+
+void neb__line_states_free(struct neb_line_states *s)
+{
+    neb__free(s->token);
+    neb__free(s->sentence);
+    *s = (struct neb_line_states){0};
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------- */
+
+static void run_fn(neb_tape *t, void *arg)
+{
+    struct neb_matcher *c = arg;
+    const struct neb_input_side *side = &neb__model_input_tensors(c->input, t)->side[0];
+    neb_output(t, neb__model_encode(c->m->model, t, side), c->out, NEB_F32);
+}
+
+static void scale(float *x, int64_t width)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < width; i++) sum += (double)x[i] * (double)x[i];
+    const double by = sum > 0 ? 1 / sqrt(sum) : 0;
+    for (int64_t i = 0; i < width; i++) x[i] = (float)((double)x[i] * by);
+}
+
+static neb_status take_line(const struct neb_matcher *c, int32_t from, int32_t n, struct neb_line_states *s)
+{
+    const int64_t width = neb__matcher_width(c);
+    const size_t values = (size_t)n * (size_t)width;
+    s->token = neb__malloc(values * sizeof *s->token + 1);
+    s->sentence = NEB_NEW_ARRAY(float, (size_t)width);
+    if (!s->token || !s->sentence) return neb__fail(NEB_ERR_NOMEM, "out of memory for hidden states");
+    s->n = n;
+    memcpy(s->token, c->host + from * width, values * sizeof *s->token);
+    for (int32_t r = 0; r < n; r++)
+        for (int64_t i = 0; i < width; i++) s->sentence[i] += s->token[r * width + i] / (float)n;
+    scale(s->sentence, width);
+    for (int32_t r = 0; r < n; r++) scale(s->token + r * width, width);
+    return NEB_OK;
+}
+
+static neb_status read_lines(struct neb_matcher *c, const char *const *lines, int n,
+                             struct neb_line_states *out)
+{
+    struct neb_model_input_side side;
+    const int *numbers;
+    neb__line_batches_clear(c->pack);
+    for (int i = 0; i < n; i++) NEB_TRY(neb__line_batches_add(c->pack, lines[i], NULL, i));
+    neb__line_batches_order(c->pack, 0);
+    for (int used; (used = neb__line_batches_next(c->pack, &side, &numbers)) > 0;) {
+        struct neb_model_input_data data = {.sides = 1, .side = {side}};
+        NEB_TRY(neb__model_input_load(c->input, &data));
+        struct neb_run run = {.fn = run_fn, .arg = c, .key = neb__model_input_key(c->input)};
+        NEB_TRY(neb_tape_run(c->tape, &run));
+        const size_t values = (size_t)side.starts[used] * (size_t)neb__matcher_width(c);
+        NEB_TRY(neb_buffer_download(c->out, c->host, values * sizeof *c->host));
+        for (int i = 0; i < used; i++)
+            NEB_TRY(take_line(c, side.starts[i], side.starts[i + 1] - side.starts[i], &out[numbers[i]]));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__matcher_read(struct neb_matcher *c, const char *const *lines, int n,
+                             struct neb_line_states *out)
+{
+    memset(out, 0, (size_t)n * sizeof *out);
+    neb_status status = read_lines(c, lines, n, out);
+    for (int i = 0; status != NEB_OK && i < n; i++) neb__line_states_free(&out[i]);
+    return status;
+}
+
+/* ---- comparing ----------------------------------------------------------------------------------------- */
+
+/* Sixteen sums, so that the compiler may use vectors. */
+static float dot_of(const float *a, const float *b, int64_t n)
+{
+    enum { LANES = 16 };
+    float part[LANES] = {0}, sum = 0;
+    int64_t k = 0;
+    for (; k + LANES <= n; k += LANES)
+        for (int i = 0; i < LANES; i++) part[i] += a[k + i] * b[k + i];
+    for (; k < n; k++) sum += a[k] * b[k];
+    for (int i = 0; i < LANES; i++) sum += part[i];
+    return sum;
+}
+
+/* The mean over the text's tokens of a of their similarity to the nearest token of b. */
+static double nearest(const struct neb_line_states *a, const struct neb_line_states *b, int64_t width)
+{
+    double sum = 0;
+    for (int32_t i = 1; i + 1 < a->n; i++) {
+        float best = -1;
+        for (int32_t j = 0; j < b->n; j++) {
+            const float dot = dot_of(a->token + i * width, b->token + j * width, width);
+            best = dot > best ? dot : best;
+        }
+        sum += (double)best;
+    }
+    return sum / (a->n - 2);
+}
+
+struct neb_match neb__match_tokens(const struct neb_line_states *hyp, const struct neb_line_states *ref,
+                                   int64_t width)
+{
+    if (hyp->n < 3 || ref->n < 3) return (struct neb_match){0};
+    const double p = nearest(hyp, ref, width), r = nearest(ref, hyp, width);
+    return (struct neb_match){p, r, p + r != 0 ? 2 * p * r / (p + r) : 0};
+}
+
+double neb__match_sentences(const struct neb_line_states *a, const struct neb_line_states *b, int64_t width)
+{
+    return (double)dot_of(a->sentence, b->sentence, width);
+}

@@ -1,0 +1,35 @@
+#!/bin/bash
+# BERTScore by an imported encoder: tests/score_encoder.sh NEBULA-I. tools/score_parity.py recorded what the bert-score package
+# says about these sentences.
+set -eu
+nebula=$1
+data=$(cd "$(dirname "$0")" && pwd)/data/bertscore
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; exit 1; }
+"$nebula" import "$data" encoder > import.log 2>&1 || { cat import.log >&2; fail "importing the encoder"; }
+while read -r layer want; do
+    "$nebula" score --encoder encoder --layer $layer --threads 1 --hyp "$data/hyp.txt" --source "$data/source.txt" "$data/ref.txt" "$data/second.txt" > out.txt 2> err.txt ||
+        { cat err.txt >&2; fail "layer $layer"; }
+    got=$(sed -n 's/^BERTScore P \([0-9.-]*\), R \([0-9.-]*\), F1 \([0-9.-]*\) .*/\1 \2 \3/p; s/^cosine of sentence vectors: to the reference \([0-9.-]*\), to the source \([0-9.-]*\)$/\1 \2/p' out.txt | tr '\n' ' ')
+    awk -v a="$want" -v b="$got" 'BEGIN { n = split(a, x, " "); m = split(b, y, " "); if (n != 5 || m != 5) exit 1
+        for (i = 1; i <= n; i++) if ((d = x[i] - y[i]) > 6e-5 || d < -6e-5) exit 1 }' || { cat out.txt; fail "layer $layer: $want expected, got $got"; }
+done < "$data/expect.txt"
+grep -q "BLEU" out.txt || fail "the other scores are missing"
+
+# A sentence is like itself; without text it is like nothing.
+"$nebula" score --encoder encoder --hyp "$data/ref.txt" "$data/ref.txt" | grep -q "BERTScore P 1.0000, R 1.0000, F1 1.0000" || fail "a text is not like itself"
+printf '\n\n\n\n' > empty.txt
+"$nebula" score --encoder encoder --hyp empty.txt "$data/ref.txt" | grep -q "BERTScore P 0.0000, R 0.0000, F1 0.0000" || fail "empty lines"
+
+refused() { # MESSAGE WORD…
+    local message=$1; shift
+    ! "$nebula" score "$@" > refused.log 2>&1 || fail "accepted: $*"
+    grep -q -- "$message" refused.log || { cat refused.log >&2; fail "another message than '$message'"; }
+}
+refused "name its folder with --encoder" --hyp "$data/hyp.txt" --source "$data/source.txt" "$data/ref.txt"
+head -n 2 "$data/source.txt" > short.txt
+refused "fewer sentences than the translation" --encoder encoder --hyp "$data/hyp.txt" --source short.txt "$data/ref.txt"
+refused "nowhere" --encoder nowhere --hyp "$data/hyp.txt" "$data/ref.txt"
+echo "score_encoder: ok"
