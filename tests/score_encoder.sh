@@ -18,6 +18,13 @@ while read -r layer want; do
 done < "$data/expect.txt"
 grep -q "BLEU" out.txt || fail "the other scores are missing"
 
+# COMET estimators out of checkpoints of the unbabel-comet package, with references and without.
+estimate() { "$nebula" score --encoder encoder --threads 1 --hyp "$data/hyp.txt" --source "$data/source.txt" "$@" "$data/ref.txt"; }
+while read -r file want; do
+    got=$(estimate --estimator "$data/$file" | sed -n 's/^COMET estimator \([0-9.-]*\) .*/\1/p')
+    awk -v a="$want" -v b="${got:-none}" 'BEGIN { exit !(b != "none" && (d = a - b) < 6e-5 && d > -6e-5) }' || fail "$file: $want expected, got $got"
+done < "$data/estimators.txt"
+
 # A sentence is like itself; without text it is like nothing.
 "$nebula" score --encoder encoder --hyp "$data/ref.txt" "$data/ref.txt" | grep -q "BERTScore P 1.0000, R 1.0000, F1 1.0000" || fail "a text is not like itself"
 printf '\n\n\n\n' > empty.txt
@@ -31,5 +38,8 @@ refused() { # MESSAGE WORD…
 refused "name its folder with --encoder" --hyp "$data/hyp.txt" --source "$data/source.txt" "$data/ref.txt"
 head -n 2 "$data/source.txt" > short.txt
 refused "fewer sentences than the translation" --encoder encoder --hyp "$data/hyp.txt" --source short.txt "$data/ref.txt"
+refused "has no tensor mix" --encoder encoder --estimator "$data/model.safetensors" --source "$data/source.txt" --hyp "$data/hyp.txt" "$data/ref.txt"
+refused "name their file with --source" --encoder encoder --estimator "$data/softmax.safetensors" --hyp "$data/hyp.txt" "$data/ref.txt"
+refused "leave out --layer" --encoder encoder --layer 1 --estimator "$data/softmax.safetensors" --source "$data/source.txt" --hyp "$data/hyp.txt" "$data/ref.txt"
 refused "nowhere" --encoder nowhere --hyp "$data/hyp.txt" "$data/ref.txt"
 echo "score_encoder: ok"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares `nebula-i score --encoder` with the bert-score package (needs torch, transformers, bert-score).
+"""Compares `nebula-i score --encoder` with the packages bert-score and unbabel-comet (needs torch, transformers, PyYAML, entmax and both).
 
     python3 tools/score_parity.py record tests/data/bertscore   writes a small random BERT, sentences and their scores, for tests/score_encoder.sh
     python3 tools/score_parity.py check build/release/nebula-i  the same for larger random encoders, compared at once
 """
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,24 @@ import types
 import torch
 import transformers as tf
 
-# The package draws plots, too, with libraries that its scores do not need: only the module with the scores is loaded.
-package = types.ModuleType("bert_score")
-package.__path__ = list(importlib.util.find_spec("bert_score").submodule_search_locations)
-package.__version__ = "0"
-sys.modules["bert_score"] = package
-from bert_score.utils import greedy_cos_idf  # noqa: E402
 
+def without_init(name):
+    """The packages also draw plots and train, with libraries that scores do not need: only the modules named below are loaded."""
+    package = types.ModuleType(name)
+    package.__path__ = [os.path.join(p, *name.split(".")[1:]) for p in importlib.util.find_spec(name.split(".")[0]).submodule_search_locations] \
+        if name.split(".")[0] not in sys.modules else [os.path.join(p, *name.split(".")[1:]) for p in sys.modules[name.split(".")[0]].__path__]
+    package.__version__ = "0"
+    sys.modules[name] = package
+
+
+for name in ("bert_score", "comet", "comet.modules", "comet.models"):
+    without_init(name)
+from bert_score.utils import greedy_cos_idf  # noqa: E402
+from comet.models.pooling_utils import average_pooling  # noqa: E402
+from comet.modules.feedforward import FeedForward  # noqa: E402
+from comet.modules.layerwise_attention import LayerwiseAttention  # noqa: E402
+
+from comet_folder import convert  # noqa: E402
 from hf_parity import words  # noqa: E402
 
 HYP = ["the library writes a folder", "token ids and logits of two sequences", "compares xyz", "import export import"]
@@ -58,6 +70,49 @@ def expected(model, tok, layer):
     return (sums / len(HYP)).tolist()
 
 
+class Metric(torch.nn.Module):
+    """RegressionMetric out of the package's parts; reference: else ReferencelessRegression."""
+
+    def __init__(self, body, kind, reference):
+        super().__init__()
+        width = body.config.hidden_size
+        self.encoder = torch.nn.Module()
+        self.encoder.model = body
+        self.layerwise_attention = LayerwiseAttention(body.config.num_hidden_layers + 1, layer_norm=False, layer_transformation=kind)
+        self.estimator = FeedForward((6 if reference else 4) * width, hidden_sizes=[3 * width, width])
+        self.reference = reference
+        with torch.no_grad():
+            for p in self.layerwise_attention.parameters():
+                p.copy_(torch.randn_like(p) * 0.5 + 0.8)
+
+    def embed(self, tok, line):
+        x = tok(line, return_tensors="pt")
+        layers = self.encoder.model(**x, output_hidden_states=True).hidden_states
+        mixed = self.layerwise_attention(list(layers), x.attention_mask)
+        return average_pooling(x.input_ids, mixed, x.attention_mask, tok.pad_token_id, tok.sep_token_id)
+
+    def forward(self, tok, src, mt, ref):
+        s, m, r = (self.embed(tok, t) for t in (src, mt, ref))
+        parts = (m, r, m * r, (m - r).abs(), m * s, (m - s).abs()) if self.reference else (m, s, m * s, (m - s).abs())
+        return float(self.estimator(torch.cat(parts, 1)))
+
+
+def make_metric(folder, out, kind, reference):
+    """A checkpoint as the package leaves one, its files for nebula-i in `out`, and the mean score of the sentences."""
+    torch.manual_seed(9)
+    body, tok = tf.BertModel.from_pretrained(folder, add_pooling_layer=False).eval(), tf.BertTokenizer(os.path.join(folder, "vocab.txt"))
+    metric = Metric(body, kind, reference).eval()
+    with tempfile.TemporaryDirectory() as d:
+        os.mkdir(d + "/checkpoints")
+        torch.save({"state_dict": metric.state_dict()}, d + "/checkpoints/model.ckpt")
+        with open(d + "/hparams.yaml", "w", encoding="utf-8") as f:
+            f.write(f"class_identifier: {'regression_metric' if reference else 'referenceless_regression_metric'}\nencoder_model: BERT\npretrained_model: none\n"
+                    f"pool: avg\nlayer: mix\nlayer_norm: false\nlayer_transformation: {kind}\nactivations: Tanh\nfinal_activation: null\n")
+        convert(d, out, folder)
+    with torch.no_grad():
+        return sum(metric(tok, s, h, r) for s, h, r in zip(SOURCE, HYP, REF)) / len(HYP)
+
+
 def make(folder, hidden, layers, heads):
     tok = words(folder)
     torch.manual_seed(5)
@@ -80,6 +135,10 @@ def record(folder):
     with open(os.path.join(folder, "expect.txt"), "w", encoding="utf-8") as f:
         for layer in (0, 2):
             f.write(" ".join([str(layer)] + [f"{x:.6f}" for x in expected(model, tok, layer)]) + "\n")
+    with tempfile.TemporaryDirectory() as d, open(os.path.join(folder, "estimators.txt"), "w", encoding="utf-8") as f:
+        for kind, reference in (("sparsemax", True), ("softmax", False)):
+            f.write(f"{kind}.safetensors {make_metric(folder, d, kind, reference):.6f}\n")
+            shutil.copyfile(d + "/estimator.safetensors", os.path.join(folder, kind + ".safetensors"))
 
 
 def check(nebula):
@@ -95,6 +154,14 @@ def check(nebula):
             diff = max(abs(a - b) for a, b in zip(expected(model, tok, layer), found, strict=True))
             print(f"bert layer {layer}: P, R, F1, two cosines differ by at most {diff:.1e} (printed with four decimals)")
             assert diff < 6e-5
+        for kind in ("softmax", "sparsemax"):
+            for reference in (True, False):
+                want = make_metric(d + "/theirs", d + "/metric", kind, reference)
+                text = subprocess.run([nebula, "score", "--encoder", d + "/ours", "--estimator", d + "/metric/estimator.safetensors", "--hyp", d + "/hyp.txt",
+                                       "--source", d + "/source.txt", d + "/ref.txt"], check=True, capture_output=True, text=True).stdout
+                found = float(text.splitlines()[-1].split()[2])
+                print(f"comet {kind}, {'with' if reference else 'without'} references: {want:.4f}, here {found:.4f}")
+                assert abs(want - found) < 6e-5
 
 
 if __name__ == "__main__":

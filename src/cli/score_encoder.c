@@ -2,6 +2,7 @@
  * best precision, the best recall and the best F1 count, as in the bert-score package. */
 #include "cli/score_encoder.h"
 #include "base/mem.h"
+#include "task/estimator.h"
 #include "task/match.h"
 
 #include <stdio.h>
@@ -14,13 +15,27 @@ struct neb_score_encoder {
     struct neb_ready model;
     bool ready;
     struct neb_matcher *matcher;
+    struct neb_estimator *estimator;
     char **line;                    /* (WINDOW, lines): hyp, refs, source */
     struct neb_line_states *states; /* the same */
     int lines, n;
     struct neb_match sum;
-    double to_ref, to_source;
+    double to_ref, to_source, estimate;
     int64_t sentences;
 };
+
+static neb_status open_estimator(struct neb_score_encoder *s)
+{
+    const struct neb_arch *a = &s->model.model->arch;
+    if (!s->c.estimator) return NEB_OK;
+    if (!s->c.source || s->c.layer)
+        return neb__fail(NEB_ERR_CONFIG, s->c.layer
+                                             ? "--estimator reads all layers; leave out --layer"
+                                             : "--estimator also reads the sources; name their file with "
+                                               "--source");
+    NEB_TRY(neb__estimator_open(s->c.estimator, a->layers, a->hidden, &s->estimator));
+    return neb__matcher_mix(s->matcher, neb__estimator_mix(s->estimator));
+}
 
 static neb_status open_all(struct neb_score_encoder *s)
 {
@@ -32,7 +47,8 @@ static neb_status open_all(struct neb_score_encoder *s)
     NEB_TRY(neb_device_open(s->c.device, &config, &s->device));
     NEB_TRY(neb__ready_open_layers(s->c.folder, "none", s->c.layer, s->device, &s->model));
     s->ready = true;
-    return neb__matcher_open(&s->model, &s->matcher);
+    NEB_TRY(neb__matcher_open(&s->model, &s->matcher));
+    return open_estimator(s);
 }
 
 neb_status neb__score_encoder_open(const struct neb_score_encoder_config *c, struct neb_score_encoder **out)
@@ -64,6 +80,7 @@ void neb__score_encoder_close(struct neb_score_encoder *s)
     if (!s) return;
     forget(s);
     neb__matcher_close(s->matcher);
+    neb__estimator_close(s->estimator);
     if (s->ready) neb__ready_close(&s->model);
     neb_device_close(s->device);
     neb__free(s->line);
@@ -92,6 +109,8 @@ static void add_sentence(struct neb_score_encoder *s, const struct neb_line_stat
     s->sum.recall += best.recall;
     s->sum.f1 += best.f1;
     s->to_ref += to_ref;
+    if (s->estimator)
+        s->estimate += neb__estimator_score(s->estimator, x[s->lines - 1].mixed, x[0].mixed, x[1].mixed);
     if (s->c.source) s->to_source += neb__match_sentences(&x[0], &x[s->lines - 1], width);
     s->sentences++;
 }
@@ -128,5 +147,9 @@ neb_status neb__score_encoder_say(struct neb_score_encoder *s)
     printf("cosine of sentence vectors: to the reference %.4f", s->to_ref / n);
     if (s->c.source) printf(", to the source %.4f", s->to_source / n);
     printf("\n");
+    if (s->estimator)
+        printf("COMET estimator %.4f (%s%s)\n", s->estimate / n, s->c.estimator,
+               neb__estimator_wants_reference(s->estimator) ? ", the first reference"
+                                                            : ", without references");
     return NEB_OK;
 }

@@ -1,4 +1,4 @@
-/* score_encoder.h: the scores of `nebula-i score --encoder`: BERTScore, and cosines of whole sentences. */
+/* score_encoder.h: the scores of `nebula-i score --encoder`: BERTScore, cosines of whole sentences, a COMET estimator's. */
 #ifndef NEB_CLI_SCORE_ENCODER_H
 #define NEB_CLI_SCORE_ENCODER_H
 
@@ -11,6 +11,7 @@ struct neb_score_encoder;
 
 struct neb_score_encoder_config {
     const char *folder, *device;
+    const char *estimator;  /* file of a COMET metric behind this encoder (task/estimator.h); NULL: none */
     int64_t layer, threads; /* layer 0: the last */
     int refs;
     bool source; /* every sentence comes with its source */

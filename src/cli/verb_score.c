@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct options {
-    char *tokenize, *hyp, *spm, *encoder, *source, *device;
+    char *tokenize, *hyp, *spm, *encoder, *estimator, *source, *device;
     int64_t layer, threads;
     bool lowercase, signature;
 };
@@ -29,6 +29,9 @@ static const struct neb_opt table[] = {
             "BERTScore as well: the folder of an imported encoder, such as XLM-R"),
     NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL,
             "encoder: hidden states of this layer, 9 for XLM-R base; 0: the last", NEB_OPT_RANGE(0, 4096)),
+    NEB_OPT(
+        struct options, estimator, NEB_OPT_TEXT, "", NULL,
+        "encoder: the score of a COMET metric as well, by the file that tools/comet_folder.py made of it"),
     NEB_OPT(struct options, source, NEB_OPT_TEXT, "", NULL,
             "encoder: file of sources; how near the translations are to them"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL,
@@ -143,14 +146,16 @@ static neb_status open_encoder(struct scorer *s, const struct options *o)
     const bool source = o->source && *o->source;
     struct neb_score_encoder_config c = {.folder = o->encoder,
                                          .device = o->device,
+                                         .estimator = o->estimator && *o->estimator ? o->estimator : NULL,
                                          .layer = o->layer,
                                          .threads = o->threads,
                                          .refs = s->refs,
                                          .source = source};
     if (!o->encoder || !*o->encoder)
-        return source ? neb__fail(NEB_ERR_CONFIG,
-                                  "--source is read by an encoder; name its folder with --encoder")
-                      : NEB_OK;
+        return source || c.estimator
+                   ? neb__fail(NEB_ERR_CONFIG,
+                               "--source and --estimator need an encoder; name its folder with --encoder")
+                   : NEB_OK;
     if (source) NEB_TRY(neb__line_reader_open(o->source, &s->source));
     return neb__score_encoder_open(&c, &s->encoder);
 }

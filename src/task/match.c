@@ -2,6 +2,7 @@
  * to the host, where a pair of sentences is a product of two small matrices. */
 #include "task/match.h"
 #include "base/mem.h"
+#include "task/dot.h"
 #include "task/line_batches.h"
 
 #include <math.h>
@@ -16,7 +17,16 @@ struct neb_matcher {
     neb_tape *tape;
     neb_buffer *out; /* F32 (ROWS, width) */
     float *host;
+    const float *weights; /* of the layers; NULL: none */
+    neb_buffer *mixed;    /* F32 (sequences, width) */
+    float *host_mixed;
 };
+
+static int32_t most_seqs(const struct neb_matcher *c)
+{
+    const int64_t longest = c->m->model->arch.max_positions < ROWS ? c->m->model->arch.max_positions : ROWS;
+    return (int32_t)(2 * SEQS + ROWS / longest + 2);
+}
 
 static neb_status open_matcher(struct neb_matcher *c)
 {
@@ -35,9 +45,8 @@ static neb_status open_matcher(struct neb_matcher *c)
                                         .rows = ROWS,
                                         .seqs = SEQS,
                                         .pad = true};
-    struct neb_model_input_limits l = {.rows = {ROWS},
-                                       .seqs = 2 * SEQS + ROWS / longest + 2,
-                                       .prefix = (int32_t)m->model->peft.prefix_length};
+    struct neb_model_input_limits l = {
+        .rows = {ROWS}, .seqs = most_seqs(c), .prefix = (int32_t)m->model->peft.prefix_length};
     size_t bytes = ROWS * (size_t)a->hidden * sizeof(float);
     NEB_TRY(neb__line_batches_create(&b, &c->pack));
     NEB_TRY(neb__model_input_create(m->device, &l, &c->input));
@@ -67,6 +76,8 @@ void neb__matcher_close(struct neb_matcher *c)
     neb_tape_destroy(c->tape);
     neb__model_input_destroy(c->input);
     neb_buffer_destroy(c->out);
+    neb_buffer_destroy(c->mixed);
+    neb__free(c->host_mixed);
     neb__line_batches_destroy(c->pack);
     neb__free(c->host);
     neb__free(c);
@@ -81,16 +92,44 @@ void neb__line_states_free(struct neb_line_states *s)
 {
     neb__free(s->token);
     neb__free(s->sentence);
+    neb__free(s->mixed);
     *s = (struct neb_line_states){0};
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
+neb_status neb__matcher_mix(struct neb_matcher *c, const float *weights)
+{
+    const size_t bytes = (size_t)most_seqs(c) * (size_t)neb__matcher_width(c) * sizeof(float);
+    c->weights = weights;
+    c->host_mixed = neb__malloc(bytes);
+    if (!c->host_mixed) return neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
+    return neb_buffer_create(c->m->device, bytes, &c->mixed);
+}
+
+/* A mean over tokens and a mix of layers may change places: each layer's mean is taken, and they are mixed. */
+static neb_tensor *mix_layers(struct neb_matcher *c, neb_tape *t, const struct neb_input_side *side)
+{
+    struct neb_model *m = c->m->model;
+    neb_tensor *x = neb__stack_run(m, &m->encoder, t, &(struct neb_stack_run){.side = side});
+    neb_tensor *sum = neb_op_scale(t, neb_op_mean_pool(t, x, &side->seqs), c->weights[0]);
+    for (int64_t i = 0; i < m->encoder.count; i++) {
+        x = neb__stack_run(
+            m, &m->encoder, t,
+            &(struct neb_stack_run){.side = side, .first = i, .end = i + 1, .x = i ? x : NULL});
+        neb_tensor *mean = neb_op_mean_pool(t, x, &side->seqs);
+        sum = neb_op_add(t, sum, neb_op_scale(t, mean, c->weights[i + 1]));
+    }
+    neb_output(t, sum, c->mixed, NEB_F32);
+    return x;
+}
+
 static void run_fn(neb_tape *t, void *arg)
 {
     struct neb_matcher *c = arg;
     const struct neb_input_side *side = &neb__model_input_tensors(c->input, t)->side[0];
-    neb_output(t, neb__model_encode(c->m->model, t, side), c->out, NEB_F32);
+    neb_tensor *x = c->weights ? mix_layers(c, t, side) : neb__model_encode(c->m->model, t, side);
+    neb_output(t, x, c->out, NEB_F32);
 }
 
 static void scale(float *x, int64_t width)
@@ -99,6 +138,16 @@ static void scale(float *x, int64_t width)
     for (int64_t i = 0; i < width; i++) sum += (double)x[i] * (double)x[i];
     const double by = sum > 0 ? 1 / sqrt(sum) : 0;
     for (int64_t i = 0; i < width; i++) x[i] = (float)((double)x[i] * by);
+}
+
+static neb_status take_mixed(const struct neb_matcher *c, int seq, struct neb_line_states *s)
+{
+    const size_t width = (size_t)neb__matcher_width(c);
+    if (!c->weights) return NEB_OK;
+    s->mixed = NEB_NEW_ARRAY(float, width);
+    if (!s->mixed) return neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
+    memcpy(s->mixed, c->host_mixed + (size_t)seq * width, width * sizeof *s->mixed);
+    return NEB_OK;
 }
 
 static neb_status take_line(const struct neb_matcher *c, int32_t from, int32_t n, struct neb_line_states *s)
@@ -132,6 +181,10 @@ static neb_status read_lines(struct neb_matcher *c, const char *const *lines, in
         NEB_TRY(neb_tape_run(c->tape, &run));
         const size_t values = (size_t)side.starts[used] * (size_t)neb__matcher_width(c);
         NEB_TRY(neb_buffer_download(c->out, c->host, values * sizeof *c->host));
+        if (c->weights)
+            NEB_TRY(neb_buffer_download(c->mixed, c->host_mixed,
+                                        (size_t)used * (size_t)neb__matcher_width(c) * sizeof(float)));
+        for (int i = 0; i < used; i++) NEB_TRY(take_mixed(c, i, &out[numbers[i]]));
         for (int i = 0; i < used; i++)
             NEB_TRY(take_line(c, side.starts[i], side.starts[i + 1] - side.starts[i], &out[numbers[i]]));
     }
@@ -149,19 +202,6 @@ neb_status neb__matcher_read(struct neb_matcher *c, const char *const *lines, in
 
 /* ---- comparing ----------------------------------------------------------------------------------------- */
 
-/* Sixteen sums, so that the compiler may use vectors. */
-static float dot_of(const float *a, const float *b, int64_t n)
-{
-    enum { LANES = 16 };
-    float part[LANES] = {0}, sum = 0;
-    int64_t k = 0;
-    for (; k + LANES <= n; k += LANES)
-        for (int i = 0; i < LANES; i++) part[i] += a[k + i] * b[k + i];
-    for (; k < n; k++) sum += a[k] * b[k];
-    for (int i = 0; i < LANES; i++) sum += part[i];
-    return sum;
-}
-
 /* The mean over the text's tokens of a of their similarity to the nearest token of b. */
 static double nearest(const struct neb_line_states *a, const struct neb_line_states *b, int64_t width)
 {
@@ -169,7 +209,7 @@ static double nearest(const struct neb_line_states *a, const struct neb_line_sta
     for (int32_t i = 1; i + 1 < a->n; i++) {
         float best = -1;
         for (int32_t j = 0; j < b->n; j++) {
-            const float dot = dot_of(a->token + i * width, b->token + j * width, width);
+            const float dot = neb__dot(a->token + i * width, b->token + j * width, width);
             best = dot > best ? dot : best;
         }
         sum += (double)best;
@@ -187,5 +227,5 @@ struct neb_match neb__match_tokens(const struct neb_line_states *hyp, const stru
 
 double neb__match_sentences(const struct neb_line_states *a, const struct neb_line_states *b, int64_t width)
 {
-    return (double)dot_of(a->sentence, b->sentence, width);
+    return (double)neb__dot(a->sentence, b->sentence, width);
 }

@@ -9,6 +9,8 @@ struct neb_line_states {
     float
         *token; /* (n, width) hidden states scaled to length 1, the special tokens at both ends among them */
     float *sentence; /* (width) their mean before that, scaled to length 1 */
+    float *
+        mixed; /* (width) the mean of all layers with their weights, not scaled; NULL: there are no weights */
     int32_t n;
 };
 void neb__line_states_free(struct neb_line_states *s); /* zeros are fine */
@@ -19,6 +21,9 @@ struct neb_matcher;
 neb_status neb__matcher_open(const struct neb_ready *model, struct neb_matcher **out);
 void neb__matcher_close(struct neb_matcher *m); /* NULL is fine */
 int64_t neb__matcher_width(const struct neb_matcher *m);
+
+/* From now on lines also get `mixed`. weights (layers + 1): of the embedding, then of each layer; they stay the caller's. */
+neb_status neb__matcher_mix(struct neb_matcher *m, const float *weights);
 
 /* out (n): owned, set only on success. A line longer than the model reads is cut. */
 neb_status neb__matcher_read(struct neb_matcher *m, const char *const *lines, int n,

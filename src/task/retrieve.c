@@ -3,6 +3,7 @@
  * column's in the other. */
 #include "task/retrieve.h"
 #include "base/mem.h"
+#include "task/dot.h"
 #include "task/line_batches.h"
 
 #include <math.h>
@@ -127,19 +128,6 @@ neb_status neb__vectors_centre(float *x, int n, int64_t width)
     return NEB_OK;
 }
 
-/* Sixteen sums, so that the compiler may use vectors. */
-static float dot_of(const float *a, const float *b, int64_t n)
-{
-    enum { LANES = 16 };
-    float part[LANES] = {0}, sum = 0;
-    int64_t k = 0;
-    for (; k + LANES <= n; k += LANES)
-        for (int i = 0; i < LANES; i++) part[i] += a[k + i] * b[k + i];
-    for (; k < n; k++) sum += a[k] * b[k];
-    for (int i = 0; i < LANES; i++) sum += part[i];
-    return sum;
-}
-
 neb_status neb__retrieve_pairs(const float *a, const float *b, int n, int64_t width,
                                struct neb_retrieval *out)
 {
@@ -155,7 +143,7 @@ neb_status neb__retrieve_pairs(const float *a, const float *b, int n, int64_t wi
         float top = -INFINITY;
         int nearest = -1;
         for (int j = 0; j < n; j++) {
-            float dot = dot_of(a + i * width, b + j * width, width);
+            float dot = neb__dot(a + i * width, b + j * width, width);
             if (dot > top) top = dot, nearest = j;
             if (dot > best[j]) best[j] = dot, from[j] = i;
         }
