@@ -34,8 +34,10 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/parallel", "folder", "folder for the job and its text"),
     NEB_OPT(
         struct options, arm, NEB_OPT_TEXT, "", NULL,
-        "only this layout: data2, tensor2, pipeline2, zero1, zero2, zero3; state: what ranks hold with "
-        "zero 1, 2, 3; beside2: data2 on two machines, sums beside the backward pass against sums behind it"),
+        "only this layout: data2, tensor2, pipeline2, zero1, zero2, zero3; state: what ranks hold with zero "
+        "1, "
+        "2, 3; beside2: data2 on two machines, sums beside the backward pass against sums behind it; job: "
+        "write the job and end"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "768", NULL, "width of the model; the default is gpt2-124m",
             NEB_OPT_RANGE(8, 65536)),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "12", NULL, "its layers", NEB_OPT_RANGE(2, 1024)),
@@ -215,6 +217,7 @@ static neb_status run_arms(const struct options *o, struct neb_figures *f)
     if (!realpath(o->out, folder)) return neb__fail(NEB_ERR_IO, "%s: %s", o->out, strerror(errno));
     job.folder = folder;
     NEB_TRY(neb__arm_job_make(&job));
+    if (o->arm && !strcmp(o->arm, "job")) return NEB_OK;
     if (o->arm && !strcmp(o->arm, "beside2")) return report_beside(o, f, folder);
     if (!state) NEB_TRY(run_turns(o, f, folder));
     return state || !o->arm ? report_state(o, f, folder) : NEB_OK;
@@ -222,7 +225,9 @@ static neb_status run_arms(const struct options *o, struct neb_figures *f)
 
 static bool known(const char *name)
 {
-    if (!strcmp(name, "state") || !strcmp(name, "beside2")) return true;
+    static const char *const others[] = {"state", "beside2", "job"};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(name, others[i])) return true;
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++)
         if (!strcmp(name, arms[i].name)) return true;
     return false;

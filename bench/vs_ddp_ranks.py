@@ -5,7 +5,10 @@ The same comparison as there: two processes with one thread each, which share ou
 gradients, against one process with two threads; GPT-2 124M, 4,096 tokens in 8 micro-batches. The arms take turns, step by step, and
 the figure is the median of the ratios. DDP's usual setting: no_sync() for all micro-batches but the last.
 
-    bench/vs_ddp_ranks.py [--turns 5] [--hidden 768] [--layers 12] [--heads 12] [--vocab 50257] [--tokens 4096] [--micro 8]
+    bench/vs_ddp_ranks.py [--nebula build/release/nebula-i] [--turns 3] [--hidden 768] [--layers 12] [--heads 12] ...
+
+With --nebula its own two arms take turns with PyTorch's. ratio.ddp2 and ratio.data2 are the step of one process over that of two;
+ddp2.over.data2 is the step of two DDP processes over that of two ranks.
 """
 import argparse
 import contextlib
@@ -14,6 +17,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -91,24 +95,22 @@ def serve(a):
 
 
 class Arm:
-    def __init__(self, size):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size),
-               "OMP_NUM_THREADS": str(2 // size)}
-        words = [sys.executable, __file__, "--serve", *sys.argv[1:]]
-        self.processes = [subprocess.Popen(words, env={**env, "RANK": str(r)}, text=True,
-                                           stdin=subprocess.PIPE if r == 0 else subprocess.DEVNULL,
-                                           stdout=subprocess.PIPE if r == 0 else subprocess.DEVNULL) for r in range(size)]
+    """The processes of an arm, which step when the first of them is told to."""
+
+    def __init__(self, commands, go):
+        self.go = go
+        self.processes = [subprocess.Popen(words, env={**os.environ, **env}, text=True,
+                                           stdin=subprocess.PIPE if i == 0 else subprocess.DEVNULL,
+                                           stdout=subprocess.PIPE if i == 0 else subprocess.DEVNULL)
+                          for i, (words, env) in enumerate(commands)]
         self.first = self.processes[0]
         if self.first.stdout.readline() != "ready\n":
-            sys.exit(f"an arm of {size} processes did not start")
+            sys.exit(f"did not start: {' '.join(commands[0][0])}")
 
     def step(self):
-        self.first.stdin.write("step\n")
+        self.first.stdin.write(self.go + "\n")
         self.first.stdin.flush()
-        return float(self.first.stdout.readline())
+        return float(self.first.stdout.readline().split()[0])
 
     def stop(self):
         self.first.stdin.close()
@@ -116,23 +118,58 @@ class Arm:
             p.wait()
 
 
+def torch_arm(size):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": str(2 // size),
+           "GLOO_SOCKET_IFNAME": "lo"}
+    words = [sys.executable, __file__, "--serve", *sys.argv[1:]]
+    return Arm([(words, {**env, "RANK": str(r)}) for r in range(size)], "step")
+
+
+def nebula_arm(program, folder, size):
+    layout = "train.threads=2" if size == 1 else "parallel.data=2 train.threads=1"
+    start = [] if size == 1 else ["mpirun", "--quiet", "-n", "2", "--bind-to", "none", "--oversubscribe"]
+    env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return Arm([([*start, program, "bench", "parallel", "--out", folder, "--serve", layout], env)], "1")
+
+
+SHAPE = dict(hidden=768, layers=12, heads=12, vocab=50257, tokens=4096, micro=8)
+
+
 def main():
-    p = argparse.ArgumentParser()
-    for name, value in dict(turns=5, hidden=768, layers=12, heads=12, vocab=50257, tokens=4096, micro=8).items():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--nebula", help="the program; its one process and its data2 take turns with PyTorch's")
+    p.add_argument("--turns", type=int, default=3)
+    for name, value in SHAPE.items():
         p.add_argument("--" + name, type=int, default=value)
-    p.add_argument("--serve", action="store_true")
+    p.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.serve:
         return serve(a)
-    one, two = Arm(1), Arm(2)
-    one.step(), two.step()
-    ratios = []
-    for _ in range(a.turns):
-        x, y = one.step(), two.step()
-        ratios.append(x / y)
-        print(f"one process {x:.2f} s, DDP with two {y:.2f} s", file=sys.stderr)
-    one.stop(), two.stop()
-    print(f"ratio.ddp2 {statistics.median(ratios):.3f}")
+    with tempfile.TemporaryDirectory() as folder:
+        arms = {"ddp": (torch_arm(1), torch_arm(2))}
+        if a.nebula:
+            shape = [word for name in SHAPE for word in ("--" + name, str(getattr(a, name)))]
+            subprocess.run([a.nebula, "bench", "parallel", "--out", folder, "--arm", "job", *shape], check=True,
+                           stdout=subprocess.DEVNULL)
+            arms["data"] = (nebula_arm(a.nebula, folder, 1), nebula_arm(a.nebula, folder, 2))
+        for one, two in arms.values():
+            one.step(), two.step()
+        seconds = {name: [] for name in arms}
+        for _ in range(a.turns):
+            for name, (one, two) in arms.items():
+                seconds[name].append((one.step(), two.step()))
+                print("%s: one process %.2f s, two %.2f s" % (name, *seconds[name][-1]), file=sys.stderr, flush=True)
+        for pair in arms.values():
+            for arm in pair:
+                arm.stop()
+    for name, turns in seconds.items():
+        print(f"ratio.{name}2 {statistics.median(x / y for x, y in turns):.3f}")
+    if a.nebula:
+        both = zip(seconds["ddp"], seconds["data"])
+        print(f"ddp2.over.data2 {statistics.median(d[1] / n[1] for d, n in both):.3f}")
 
 
 if __name__ == "__main__":
