@@ -1,10 +1,13 @@
-/* test_beside.c: copies of a model on several machines add up their gradients during the backward pass. The bits are those of sums
- * behind it, and of ranks on one machine; a rank that fails, dies or hangs in the middle of the sums is named. */
+/* test_beside.c: copies of a model on several machines add up their gradients during the backward pass, and gather parameters before
+ * they are read. The bits are those of exchanges that are waited for, and of ranks on one machine; a rank that fails, dies or hangs
+ * in the middle of them is named. */
 #include "optim/beside.h"
 #include "check.h"
 #include "far.h"
 #include "forked.h"
+#include "group/pretend.h"
 #include "optim/optimizer.h"
+#include "tensor/partition.h"
 
 #include <nebula/log.h>
 #include <signal.h>
@@ -18,7 +21,7 @@ enum {
     ROWS = 6,
     WIDE = 96,
     LAYERS = 6,
-    WORDS = 300,
+    WORDS = 60,
     STEPS = 3,
     BUCKET = 5000,
     TIMEOUT = 25
@@ -83,6 +86,8 @@ struct trial {
     int at;   /* … when it has begun this many sums, of one step */
     int early; /* sums that the first rank had begun before its last backward pass was over, in the last step */
     int all;   /* … and altogether */
+    int gathers;     /* at most so many were under way at once */
+    int64_t room[2]; /* bytes of the arena: of a step, of a run that does not go backwards */
     float norm[STEPS];
     float result[]; /* the first rank's parameters */
 };
@@ -114,7 +119,7 @@ static neb_status open_net(struct net *n, struct neb_group *g, const struct tria
     n->unused = add(n->ps, "unused", 1, 1000, 1);
     neb_params_trainable(n->ps, "layers.2.*", false);
     NEB_TRY(neb__group_attach(g, n->dev->ops, n->dev->ctx));
-    layout = (struct neb_layout){.world = g, .data = g};
+    if (layout.data != g) layout = (struct neb_layout){.world = g, .data = g};
     NEB_TRY(neb__ranks_partition(n->ps, &layout, x->zero));
     NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
     NEB_TRY(neb_tape_create(n->dev, n->ps, &n->tape));
@@ -124,6 +129,16 @@ static neb_status open_net(struct net *n, struct neb_group *g, const struct tria
     neb__beside_behind(n->opt, x->behind);
     NEB_TRY(neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->ids));
     return neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->target);
+}
+
+static void close_net(struct net *n)
+{
+    neb_buffer_destroy(n->ids);
+    neb_buffer_destroy(n->target);
+    neb_optimizer_destroy(n->opt);
+    neb_tape_destroy(n->tape);
+    neb_params_destroy(n->ps);
+    neb_device_close(n->dev);
 }
 
 static neb_status one_step(struct net *n, struct neb_group *g, const struct trial *x, int step, float *norm)
@@ -142,6 +157,18 @@ static neb_status one_step(struct net *n, struct neb_group *g, const struct tria
     return NEB_OK;
 }
 
+static neb_status rooms(struct net *n, int64_t *room)
+{
+    struct neb_memory memory;
+    struct micro m = {n, 0, .half = false};
+    neb_tape_memory(n->tape, &memory);
+    room[0] = memory.planned;
+    NEB_TRY(neb_tape_run(n->tape, &(struct neb_run){.fn = model, .arg = &m, .key = 9}));
+    neb_tape_memory(n->tape, &memory);
+    room[1] = memory.planned;
+    return NEB_OK;
+}
+
 static int train(struct neb_group *g, void *arg)
 {
     struct net n = {0};
@@ -157,7 +184,13 @@ static int train(struct neb_group *g, void *arg)
         x->early = seen - before;
         x->all = far_sums() - before;
     }
-    if (first) memcpy(x->result, n.ps->value, (size_t)n.ps->all_values * sizeof *x->result);
+    int64_t room[2];
+    if (rooms(&n, room) != NEB_OK) return 3;
+    if (first) memcpy(x->room, room, sizeof room);
+    if (first) x->gathers = far_gathers();
+    float *to = first ? x->result : NULL;
+    if (x->zero == 3) return neb__ranks_exchange_values(&layout, n.ps, true, false, to) != NEB_OK;
+    if (first) memcpy(to, n.ps->value, (size_t)n.ps->all_values * sizeof *to);
     return 0;
 }
 
@@ -207,6 +240,42 @@ static void sums_beside_are_the_same_bits(void **state)
     compare(true); /* the last micro-batch of one rank does not reach all layers */
 }
 
+/* A rehearsal of the first rank of three takes the same memory. */
+static void rehearse(const struct trial *real, bool several)
+{
+    struct net n = {0};
+    float norm;
+    int64_t room[2];
+    struct trial x = {.zero = 3, .hurt = -1};
+    const struct neb_layout_sizes three = {RANKS, 1, 1};
+    assert_ok(neb__layout_pretend(&three, &(struct neb_layout_place){.several = several}, false, &layout));
+    assert_ok(open_net(&n, layout.data, &x));
+    assert_ok(one_step(&n, layout.data, &x, 0, &norm));
+    assert_ok(rooms(&n, room));
+    assert_memory_equal(room, real->room, sizeof room);
+    close_net(&n);
+    neb__layout_unpretend(&layout);
+    layout = (struct neb_layout){0};
+}
+
+static void parameters_are_gathered_ahead(void **state)
+{
+    (void)state;
+    struct trial *near = new_trial(3, false), *x = new_trial(3, false);
+    assert_int_equal(forked_ranks(RANKS, 60, train, near), 0);
+    assert_int_equal(far_ranks(RANKS, TIMEOUT, train, x), 0);
+    same(near, x);
+    assert_int_equal(x->gathers, 1 + NEB_UNITS_AHEAD);
+    rehearse(near, false);
+    rehearse(x, true);
+    /* two layers more are in memory at a time; a step holds as many without that, where it turns back */
+    const int64_t layer = (WIDE + 1) * WIDE * (int64_t)sizeof(float);
+    assert_true(x->room[1] > near->room[1] + layer);
+    for (int i = 0; i < 2; i++) assert_true(x->room[i] <= near->room[i] + NEB_UNITS_AHEAD * layer + 4096);
+    forked_free(near, ROOM);
+    forked_free(x, ROOM);
+}
+
 /* ---- a rank that is lost ------------------------------------------------------------------------------------- */
 
 static void hurt_here(void)
@@ -238,9 +307,9 @@ static int loses_one(struct neb_group *g, void *arg)
 static void a_rank_lost_in_the_sums_is_named(void **state)
 {
     (void)state;
-    static const int ways[] = {SIGKILL, SIGSTOP, 0};
-    for (int i = 0; i < 3; i++) {
-        struct trial *x = new_trial(i % 2, false);
+    static const int ways[] = {SIGKILL, SIGSTOP, 0, SIGKILL, SIGSTOP};
+    for (int i = 0; i < 5; i++) {
+        struct trial *x = new_trial(i < 3 ? i % 2 : 3, false);
         x->hurt = 1;
         x->how = ways[i];
         x->at = 5; /* four are under way, and the others have begun theirs */
@@ -253,6 +322,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_beside_are_the_same_bits),
+        cmocka_unit_test(parameters_are_gathered_ahead),
         cmocka_unit_test(a_rank_lost_in_the_sums_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

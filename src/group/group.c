@@ -151,7 +151,7 @@ void neb__group_close(struct neb_group *g)
     if (g->parent) unlink_from_all(g);
     neb__window_close(g->window);
     neb__roll_close(g->roll);
-    neb__sums_free(g);
+    neb__beside_free(g);
     if (g->engine) g->engine->close(g->ctx);
     neb__free(g);
 }
@@ -196,10 +196,10 @@ void neb__group_beat(struct neb_group *g)
     struct neb_group *all = all_ranks(g);
     if (all->window) neb__window_beat(all);
     neb__roll_beat(all->roll);
-    neb__sums_advance(all);
+    neb__beside_advance(all);
     for (struct neb_group *p = all->parts; p; p = p->next) {
         if (p->window) neb__window_beat(p);
-        neb__sums_advance(p);
+        neb__beside_advance(p);
     }
 }
 

@@ -81,6 +81,10 @@ bool neb__group_sums_beside(const struct neb_group *g);
 neb_status neb__group_sum_begin(struct neb_group *g, float *values, int64_t n);
 neb_status neb__group_sum_join(struct neb_group *g);
 
+/* A gather of bytes beside other work, in the same way. Nobody touches `bytes` before the join. *ticket 0: it is over already. */
+neb_status neb__group_gather_begin(struct neb_group *g, void *bytes, const int64_t *edge, int *ticket);
+neb_status neb__group_gather_join(struct neb_group *g, int ticket);
+
 /* The worst status of all ranks. The ranks that are well say which rank is not. */
 neb_status neb__group_agree(struct neb_group *g, neb_status status);
 

@@ -5,7 +5,7 @@
  *     window.c  operations of ranks on one machine, through shared memory
  *     wait.c    operations of ranks on several machines, through the engine's requests
  *     rollcall.c  which of these ranks is stuck
- *     beside.c  sums of such ranks that go on while they compute
+ *     beside.c  sums and gathers of such ranks that go on while they compute
  *     channel.c messages between neighbours that nobody waits to send
  *     on_device.c, exchange_watch.c  values in the memory of devices
  */
@@ -33,6 +33,8 @@ struct neb_group_device {
     int64_t since;         /* … at this time */
 };
 
+enum { NEB_GATHERS = 4 };
+
 /* Sums that were begun and not joined, in the order of all ranks (beside.c). */
 struct neb_rank_sums {
     struct neb_rank_sum *list; /* [first, begun) are under way, [begun, n) wait for their turn */
@@ -55,6 +57,7 @@ struct neb_group {
     struct neb_group *next; /* … one behind the other: a beat counts in all of them */
     struct neb_group_device device;
     struct neb_rank_sums sums;
+    void *gathers[NEB_GATHERS]; /* under way; ticket - 1 is the place */
 };
 
 /* group.c: the time by which patience is measured, ns. Tests have one of their own. */
@@ -113,14 +116,15 @@ void neb__roll_beat(struct neb_roll *roll);
 void neb__roll_ask(struct neb_roll *roll);
 int neb__roll_missing(const struct neb_roll *roll, char *names, size_t size);
 
-/* beside.c: sums under way get on. */
-void neb__sums_advance(struct neb_group *g);
-void neb__sums_free(struct neb_group *g);
+/* beside.c: what is under way gets on. */
+void neb__beside_advance(struct neb_group *g);
+void neb__beside_free(struct neb_group *g);
 
 /* wait.c: the operations through the engine. Each waits until its request is over, at most the timeout. */
 neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,
                             neb_group_op op);
 neb_status neb__wait_gather(struct neb_group *g, void *bytes, const int64_t *edge);
+bool neb__wait_gathers_at_once(const struct neb_group *g, const int64_t *edge); /* one request is enough */
 neb_status neb__wait_broadcast(struct neb_group *g, void *bytes, size_t n, int root);
 neb_status neb__wait_send(struct neb_group *g, const void *bytes, size_t n, int to);
 neb_status neb__wait_receive(struct neb_group *g, void *bytes, size_t n, int from);

@@ -277,17 +277,26 @@ neb_status neb__device_sum_scatter(struct neb_group *g, void *values, const int6
                                                    .type = type});
 }
 
-neb_status neb__device_gather(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type)
+neb_status neb__device_gather_begin(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type,
+                                    int *ticket)
 {
+    *ticket = 0;
     if (alone(g)) return NEB_OK;
     if (!g->device.ops) {
         int64_t bytes[NEB_GROUP_RANKS + 1];
         for (int r = 0; r <= g->size; r++) bytes[r] = edge[r] * (int64_t)width(type);
-        return neb__group_gather_bytes(g, values, bytes);
+        return neb__group_gather_begin(g, values, bytes, ticket);
     }
     return exchange(
         g, &(struct neb_comm_exchange){
                .op = NEB_EXCHANGE_GATHER, .values = values, .n = edge[g->size], .edge = edge, .type = type});
+}
+
+neb_status neb__device_gather(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type)
+{
+    int ticket;
+    NEB_TRY(neb__device_gather_begin(g, values, edge, type, &ticket));
+    return neb__group_gather_join(g, ticket);
 }
 
 neb_status neb__device_broadcast(struct neb_group *g, void *values, int64_t n, neb_dtype type, int root)

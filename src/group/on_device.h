@@ -24,6 +24,9 @@ bool neb__group_staged(const struct neb_group *g);
 neb_status neb__device_sum(struct neb_group *g, void *values, int64_t n, neb_dtype type);
 neb_status neb__device_sum_scatter(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type);
 neb_status neb__device_gather(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type);
+/* A gather beside other work where the values are in host memory (group.h); elsewhere it is over, or in the device's stream. */
+neb_status neb__device_gather_begin(struct neb_group *g, void *values, const int64_t *edge, neb_dtype type,
+                                    int *ticket);
 neb_status neb__device_broadcast(struct neb_group *g, void *values, int64_t n, neb_dtype type, int root);
 
 #endif

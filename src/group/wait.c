@@ -66,7 +66,7 @@ neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_gr
 }
 
 /* The engine's gather is one piece, and counts words of four bytes. */
-static bool at_once(const struct neb_group *g, const int64_t *edge)
+bool neb__wait_gathers_at_once(const struct neb_group *g, const int64_t *edge)
 {
     for (int r = 0; r <= g->size; r++)
         if (edge[r] % 4) return false;
@@ -76,7 +76,7 @@ static bool at_once(const struct neb_group *g, const int64_t *edge)
 neb_status neb__wait_gather(struct neb_group *g, void *bytes, const int64_t *edge)
 {
     void *request;
-    if (!at_once(g, edge)) {
+    if (!neb__wait_gathers_at_once(g, edge)) {
         for (int q = 0; q < g->size; q++)
             NEB_TRY(neb__wait_broadcast(g, (uint8_t *)bytes + edge[q], (size_t)(edge[q + 1] - edge[q]), q));
         return NEB_OK;

@@ -14,16 +14,26 @@ static neb_status sum_scatter(void *ranks, float *values, const int64_t *edge)
     return neb__device_sum_scatter(ranks, values, edge, NEB_F32);
 }
 
-static neb_status gather(void *ranks, void *values, const int64_t *edge, neb_dtype type)
+static neb_status gather(void *ranks, void *values, const int64_t *edge, neb_dtype type, int *ticket)
 {
-    return neb__device_gather(ranks, values, edge, type);
+    return neb__device_gather_begin(ranks, values, edge, type, ticket);
+}
+
+static neb_status join(void *ranks, int ticket)
+{
+    return neb__group_gather_join(ranks, ticket);
 }
 
 neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout, int zero)
 {
     struct neb_group *data = neb__layout_data(layout);
-    struct neb_partition_link link = {data, neb__group_rank(data), neb__group_size(data), sum_scatter,
-                                      gather};
+    struct neb_partition_link link = {.arg = data,
+                                      .rank = neb__group_rank(data),
+                                      .size = neb__group_size(data),
+                                      .sum_scatter = sum_scatter,
+                                      .gather = gather,
+                                      .join = join};
+    link.ahead = neb__group_sums_beside(data) || (layout && layout->several);
     return zero < 1 || link.size < 2 ? NEB_OK : neb__params_partition(ps, zero, &link);
 }
 

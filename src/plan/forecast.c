@@ -36,10 +36,12 @@ static neb_status rehearse_stage(const struct neb_planner_order *o, const struct
                                  struct neb_rehearsal *out, int64_t *first)
 {
     struct neb_rehearsal last;
-    NEB_TRY(neb__planner_rehearse(o->data, l, &(struct neb_layout_place){.pipeline = p}, out));
+    struct neb_layout_place place = {.pipeline = p, .several = o->place.near < neb__planner_ranks(l)};
+    NEB_TRY(neb__planner_rehearse(o->data, l, &place, out));
     if (!p) *first = out->state + out->runs;
     if (!l->zero) return NEB_OK;
-    NEB_TRY(neb__planner_rehearse(o->data, l, &(struct neb_layout_place){l->data - 1, p, 0}, &last));
+    place.data = l->data - 1;
+    NEB_TRY(neb__planner_rehearse(o->data, l, &place, &last));
     if (last.state > out->state) out->state = last.state;
     if (last.runs > out->runs) out->runs = last.runs;
     return NEB_OK;

@@ -77,6 +77,7 @@ void neb__partition_free(struct neb_partition *x)
     neb__free(x->cut);
     neb__free(x->frozen);
     neb__free(x->unit);
+    neb__free(x->reads.list);
     neb__free(x);
 }
 
@@ -162,10 +163,26 @@ static void cut_unit(struct neb_partition *x, const struct neb_unit *u, const in
     }
 }
 
+static neb_status join(struct neb_partition *x, struct neb_unit *u)
+{
+    const int ticket = u->ticket;
+    u->ticket = 0;
+    return x->link.join(x->link.arg, ticket);
+}
+
 static void forget_units(struct neb_partition *x)
 {
     for (int i = 0; i < NEB_UNITS_KEPT; i++) x->recent[i] = -1;
     for (int u = 0; u < x->units; u++) x->unit[u].gathered = -1;
+    x->read = x->reads.n = 0;
+    x->last = -1;
+}
+
+/* What a run that was broken off has begun: its memory is given to others now. */
+static void end_gathers(struct neb_partition *x)
+{
+    for (int u = 0; u < x->units; u++)
+        if (x->unit[u].ticket) (void)join(x, &x->unit[u]);
 }
 
 /* Puts the unit in front of those that are remembered; the oldest one is forgotten. */
@@ -183,7 +200,8 @@ size_t neb__partition_width(const neb_params *ps)
     return ps->shadow ? sizeof(uint16_t) : sizeof(float);
 }
 
-static neb_status fetch(neb_tape *t, const struct neb_unit *u)
+/* Begins to gather the unit. */
+static neb_status fetch(neb_tape *t, struct neb_unit *u)
 {
     const neb_params *ps = t->params;
     struct neb_partition *x = ps->partition;
@@ -191,13 +209,53 @@ static neb_status fetch(neb_tape *t, const struct neb_unit *u)
     const size_t w = neb__partition_width(ps);
     const char *own = ps->shadow ? ps->shadow : (const void *)ps->value;
     char *to = neb__tape_address(t, u->gathered);
+    if (u->ticket) NEB_TRY(join(x, u)); /* it was forgotten, and nobody has read it */
     int64_t first = u->first > h->first ? u->first : h->first, end = u->end < h->end ? u->end : h->end;
     if (first < end)
         NEB_TRY(t->dev->ops->copy(t->dev->ctx, to + (size_t)(first - u->first) * w,
                                   own + (size_t)(h->at + (first - h->first)) * w, (size_t)(end - first) * w));
     cut_unit(x, u, u->trainable ? x->edge : x->frozen);
     x->order = neb__mix64(x->order + (uint64_t)(u - x->unit) + 0x10001);
-    return x->link.gather(x->link.arg, to, x->cut, ps->shadow ? NEB_BF16 : NEB_F32);
+    return x->link.gather(x->link.arg, to, x->cut, ps->shadow ? NEB_BF16 : NEB_F32, &u->ticket);
+}
+
+/* The unit has memory, and its gather is begun. */
+static neb_status want(neb_tape *t, int unit)
+{
+    struct neb_partition *x = t->params->partition;
+    struct neb_unit *u = &x->unit[unit];
+    remember(x, unit);
+    if (u->gathered >= 0) return NEB_OK;
+    u->gathered = neb__tape_take(t, (size_t)(u->end - u->first) * neb__partition_width(t->params));
+    if (u->gathered < 0) return t->failed;
+    return t->dry ? NEB_OK : neb__tape_done(t, fetch(t, u));
+}
+
+static neb_status note(neb_tape *t, int unit)
+{
+    struct neb_partition *x = t->params->partition;
+    struct neb_unit_order *o = &x->reads;
+    if (x->last == unit) return NEB_OK;
+    x->last = unit;
+    x->read++;
+    if (!t->dry || x->coming) return NEB_OK;
+    if (o->n == o->room) {
+        const int room = o->room ? 2 * o->room : 64;
+        int *list = neb__realloc(o->list, (size_t)room * sizeof *list);
+        if (!list) return neb__tape_fail(t, NEB_ERR_NOMEM, "parameter", "out of memory for %d units", room);
+        o->list = list;
+        o->room = room;
+    }
+    o->list[o->n++] = unit;
+    return NEB_OK;
+}
+
+static neb_status want_coming(neb_tape *t)
+{
+    const struct neb_partition *x = t->params->partition;
+    for (int i = x->read; x->coming && i < x->coming->n && i < x->read + NEB_UNITS_AHEAD; i++)
+        NEB_TRY(want(t, x->coming->list[i]));
+    return NEB_OK;
 }
 
 int neb__partition_gather(neb_tape *t, neb_param *p, int64_t *offset)
@@ -205,12 +263,25 @@ int neb__partition_gather(neb_tape *t, neb_param *p, int64_t *offset)
     struct neb_partition *x = t->params->partition;
     struct neb_unit *u = &x->unit[p->unit];
     if (t->failed != NEB_OK) return -1;
-    remember(x, p->unit);
     *offset = p->offset - u->first;
-    if (u->gathered >= 0) return u->gathered;
-    u->gathered = neb__tape_take(t, (size_t)(u->end - u->first) * neb__partition_width(t->params));
-    if (u->gathered < 0) return -1;
-    return t->dry || neb__tape_done(t, fetch(t, u)) == NEB_OK ? u->gathered : -1;
+    if (x->ahead && note(t, p->unit) != NEB_OK) return -1;
+    if (want(t, p->unit) != NEB_OK || want_coming(t) != NEB_OK) return -1;
+    if (!t->dry && neb__tape_done(t, join(x, u)) != NEB_OK) return -1;
+    return u->gathered;
+}
+
+struct neb_unit_order neb__partition_take_order(neb_params *ps)
+{
+    struct neb_unit_order o = {0};
+    if (!ps || !ps->partition) return o;
+    o = ps->partition->reads;
+    ps->partition->reads = (struct neb_unit_order){0};
+    return o;
+}
+
+void neb__partition_expect(neb_params *ps, const struct neb_unit_order *coming)
+{
+    if (ps && ps->partition) ps->partition->coming = coming && coming->n ? coming : NULL;
 }
 
 neb_status neb__partition_place(neb_params *ps)
@@ -227,6 +298,7 @@ neb_status neb__partition_place(neb_params *ps)
     /* masters on the host are all there */
     x->masters = x->level > 2 || (ps->dev->config.compute == NEB_BF16 && !ps->masters.wanted);
     cut_frozen(ps, x);
+    x->ahead = x->level > 2 && x->link.ahead && !strcmp(ps->dev->ops->name, "cpu");
     return NEB_OK;
 }
 
@@ -237,6 +309,7 @@ void neb__partition_reset(neb_tape *t, const int *contributions)
     neb_params *ps = t->params;
     struct neb_partition *x = ps ? ps->partition : NULL;
     if (!x) return;
+    end_gathers(x);
     forget_units(x);
     if (!t->run->grad || x->level < 2) return;
     for (int u = 0; u < x->units; u++) {

@@ -16,11 +16,16 @@
  * part. An op that reads a parameter has its unit gathered from all ranks into an allocation of the run. The
  * last few units are remembered; when a unit has been forgotten, the next op that reads it gathers it again, so
  * its memory is free between the forward and the backward pass. In BF16 it is the copy of which a rank has a part, and
- * that is gathered. All ranks run the same model in step. */
+ * that is gathered. All ranks run the same model in step.
+ *
+ * Where ranks are on several machines, the units that will be read next are gathered two ahead, while ops still read the present one. A
+ * dry run tells the order of the units; a second one, with that order, makes the plan. So memory of gathered units is planned
+ * with it: of the units that are remembered, two are those to come. */
 #ifndef NEB_TENSOR_PARTITION_H
 #define NEB_TENSOR_PARTITION_H
 
 #include "tensor/params.h"
+#include "tensor/plan.h"
 
 /* How the ranks exchange values. Both calls are made by all ranks, in the same order. */
 struct neb_partition_link {
@@ -28,11 +33,13 @@ struct neb_partition_link {
     int rank, size;
     /* Rank r gets the sum of the values [edge[r], edge[r + 1]); the rest is undefined afterwards. */
     neb_status (*sum_scatter)(void *arg, float *values, const int64_t *edge);
-    /* Rank r has the values [edge[r], edge[r + 1]); afterwards every rank has all of them. */
-    neb_status (*gather)(void *arg, void *values, const int64_t *edge, neb_dtype type);
+    /* Rank r has the values [edge[r], edge[r + 1]); after the join with this ticket every rank has all of them. */
+    neb_status (*gather)(void *arg, void *values, const int64_t *edge, neb_dtype type, int *ticket);
+    neb_status (*join)(void *arg, int ticket);
+    bool ahead; /* a gather gets on while this rank computes */
 };
 
-enum { NEB_UNITS_KEPT = 4 };
+enum { NEB_UNITS_KEPT = 4, NEB_UNITS_AHEAD = 2 };
 
 /* Values [first, end) of the slab are at `at` of this rank's memory. */
 struct neb_held {
@@ -47,6 +54,7 @@ struct neb_unit {
     int left;     /* parameters whose gradient is not complete */
     bool touched; /* a contribution came since the last look */
     int gathered; /* allocation of its values, or -1 */
+    int ticket;   /* its gather is under way; 0: it is over */
 };
 
 struct neb_partition {
@@ -61,7 +69,12 @@ struct neb_partition {
     int64_t *cut;               /* (ranks + 1): the ranges inside a unit */
     struct neb_unit *unit;
     int units;
-    uint64_t order; /* a hash of the exchanges of this step: equal at all ranks */
+    bool ahead;                          /* gathers units before they are read */
+    struct neb_unit_order reads;         /* of the present dry run */
+    const struct neb_unit_order *coming; /* of the present run; NULL: not known */
+    int read;                            /* how many units were read so far */
+    int last;                            /* … the last one, or -1 */
+    uint64_t order;                      /* a hash of the exchanges of this step: equal at all ranks */
 };
 
 /* Cuts the slab at blocks of the norm, one range for each of `size` ranks. A block has NEB_SUMSQ_BLOCK values of
@@ -86,6 +99,10 @@ int64_t neb__partition_held(const neb_params *ps);
 /* ---- in a run: these do nothing for a set without a partition ----------------------------------------------- */
 
 void neb__partition_reset(neb_tape *t, const int *contributions); /* NULL: a dry run */
+/* After a dry run without an order: the order of its units, if runs gather ahead. The caller owns the list. */
+struct neb_unit_order neb__partition_take_order(neb_params *ps);
+/* Before a run: the order that its plan has. NULL: not known. */
+void neb__partition_expect(neb_params *ps, const struct neb_unit_order *coming);
 /* p's values, with those of its unit: the allocation, and where in it they begin. -1: the run has failed */
 int neb__partition_gather(neb_tape *t, neb_param *p, int64_t *offset);
 /* Memory for p's gradient in this run. */

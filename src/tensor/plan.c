@@ -128,5 +128,6 @@ void neb__plan_free(struct neb_plan *p)
     if (!p) return;
     neb__free(p->list);
     neb__free(p->contributions);
+    neb__free(p->units.list);
     neb__free(p);
 }

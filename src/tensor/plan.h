@@ -22,6 +22,11 @@ struct neb_lifetimes {
     int tick;
 };
 
+/* The units of parameters that a run reads (partition.h), in order; one that is read several times in a row stands there once. */
+struct neb_unit_order {
+    int *list, n, room;
+};
+
 /* The plan of one key, and its recording once made. */
 struct neb_plan {
     struct neb_plan *next;
@@ -29,7 +34,8 @@ struct neb_plan {
     struct neb_alloc *list;
     int n;
     size_t bytes, lower_bound, unplanned;
-    int *contributions; /* per parameter: contributions to its gradient */
+    int *contributions;          /* per parameter: contributions to its gradient */
+    struct neb_unit_order units; /* that are gathered ahead; none: nothing is */
     int runs;
     void *graph;
 };

@@ -168,6 +168,7 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
         p->complete = false;
         p->contributions = plan ? plan->contributions[i] : 0;
     }
+    if (plan) neb__partition_expect(t->params, &plan->units);
     neb__partition_reset(t, plan ? plan->contributions : NULL);
 }
 
@@ -250,10 +251,27 @@ static neb_status ensure_arena(neb_tape *t, size_t bytes)
     return NEB_OK;
 }
 
+/* Where units are gathered before they are read, the order in which they are read is known after a first pass. */
+static neb_status dry_pass(neb_tape *t, const struct neb_run *run, struct neb_unit_order *units)
+{
+    neb__partition_expect(t->params, NULL);
+    NEB_TRY(pass(t, run, NULL));
+    *units = neb__partition_take_order(t->params);
+    if (!units->n) return NEB_OK;
+    neb__partition_expect(t->params, units);
+    return pass(t, run, NULL);
+}
+
 static neb_status make_plan(neb_tape *t, const struct neb_run *run, uint64_t key, struct neb_plan **out)
 {
-    NEB_TRY(pass(t, run, NULL));
-    NEB_TRY(neb__plan_make(&t->life, key, out));
+    struct neb_unit_order units = {0};
+    neb_status status = dry_pass(t, run, &units);
+    if (status == NEB_OK) status = neb__plan_make(&t->life, key, out);
+    if (status != NEB_OK) {
+        neb__free(units.list);
+        return status;
+    }
+    (*out)->units = units;
     (*out)->next = t->plans;
     t->plans = *out;
     int n = t->params ? t->params->count : 0;

@@ -23,7 +23,7 @@ static struct common {
 } * common;
 
 static char *memory;
-static int rank, ranks, parts, sums;
+static int rank, ranks, parts, sums, gathers, most_gathers;
 void (*far_on_sum)(void);
 
 /* Of a group: where its next exchange, and its next message from and to each rank, will be. */
@@ -146,6 +146,10 @@ static neb_status far_gather(void *ctx, void *bytes, const int64_t *edge, void *
     struct request *r = begin(GATHER, &p->exchange, bytes, (size_t)edge[ranks], 1, out);
     memcpy(r->edge, edge, (size_t)(ranks + 1) * sizeof *edge);
     put(r, (size_t)edge[rank], (size_t)(edge[rank + 1] - edge[rank]));
+    /* the engine may write the others' parts at any time until the end */
+    for (int q = 0; q < ranks; q++)
+        if (q != rank) memset(r->values + edge[q], 0xff, (size_t)(edge[q + 1] - edge[q]));
+    if (++gathers > most_gathers) most_gathers = gathers;
     return NEB_OK;
 }
 
@@ -212,6 +216,7 @@ static neb_status far_test(void *ctx, void *request, int *done)
     if (r->kind == RECEIVE || (r->kind == BROADCAST && r->peer != rank)) memcpy(r->values, r->area, r->bytes);
     for (int q = 0; r->kind == GATHER && q < ranks; q++)
         memcpy(r->values + r->edge[q], r->area + r->edge[q], (size_t)(r->edge[q + 1] - r->edge[q]));
+    gathers -= r->kind == GATHER;
     neb__free(r);
     return NEB_OK;
 }
@@ -247,6 +252,11 @@ static int64_t far_clock(void)
 void far_leave(void)
 {
     atomic_store(&common->left[rank], HANGS);
+}
+
+int far_gathers(void)
+{
+    return most_gathers;
 }
 
 int far_sums(void)

@@ -16,5 +16,7 @@ void far_leave(void);
 /* How many sums of floats this rank has begun so far; called after each, NULL: nothing is. */
 int far_sums(void);
 extern void (*far_on_sum)(void);
+/* The most gathers that were under way at one time. */
+int far_gathers(void);
 
 #endif
