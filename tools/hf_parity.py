@@ -2,6 +2,7 @@
 """Compares import and export with the transformers library (needs torch and transformers).
 
     python3 tools/hf_parity.py record tests/data/hf [NAME…]  records small random models and their logits, for tests/test_hf.c
+    python3 tools/hf_parity.py sentence tests/data/labse     records a small LaBSE and its sentence vectors, for tests/score_encoder.sh
     python3 tools/hf_parity.py table build/release/nebula-i   one line a family: import and export against transformers, and texts
     python3 tools/hf_parity.py check build/release/nebula-i   from_pretrained() loads an export and computes the same
     python3 tools/hf_parity.py real build/release/nebula-i FOLDER    compares the sentence vectors of a real model
@@ -21,6 +22,7 @@ import tempfile
 import numpy as np
 import torch
 import transformers as tf
+from safetensors.torch import load_file, save_file
 
 import hf_translation as translation
 from make_parity_vectors import Writer
@@ -202,6 +204,7 @@ def table(nebula):
         worst = max(worst, diff, out, 0 if equal else 1)
     assert worst < 1e-4
     table_encoders(nebula)
+    table_sentence(nebula)
     table_translation(nebula)
 
 
@@ -245,6 +248,64 @@ def table_encoders(nebula):
             equal = equal and again(line).input_ids == tok(line).input_ids
     print(f"distilbert import {diff:.1e} export {out:.1e} text {'equal' if equal else 'differs'}", flush=True)
     assert max(diff, out) < 1e-4 and equal
+
+
+def make_sentence(folder, hidden, out, pooling="cls_token"):
+    """A small random BERT as sentence-transformers lays LaBSE out: the first token, a dense layer with tanh, length 1."""
+    tok = words(folder)
+    torch.manual_seed(13)
+    model = tf.BertModel(tf.BertConfig(vocab_size=len(tok), hidden_size=hidden, num_hidden_layers=2, num_attention_heads=2, intermediate_size=2 * hidden,
+                                       max_position_embeddings=48, initializer_range=0.3)).eval()
+    model.save_pretrained(folder, safe_serialization=True)
+    dense = torch.nn.Linear(hidden, out)
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
+    for path, _ in kinds[1:3]:
+        os.makedirs(os.path.join(folder, path), exist_ok=True)
+    files = {"modules.json": [{"idx": i, "name": str(i), "path": path, "type": "sentence_transformers.models." + kind} for i, (path, kind) in enumerate(kinds)],
+             "1_Pooling/config.json": {"word_embedding_dimension": hidden, **{f"pooling_mode_{m}": m == pooling for m in ("cls_token", "mean_tokens", "max_tokens")}},
+             "2_Dense/config.json": {"in_features": hidden, "out_features": out, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}}
+    for name, content in files.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            json.dump(content, f, indent=1)
+    save_file({"linear.weight": dense.weight.data, "linear.bias": dense.bias.data}, os.path.join(folder, "2_Dense/model.safetensors"))
+    return model, tok, dense
+
+
+def sentence_vector(model, tok, dense, line):
+    with torch.no_grad():
+        y = torch.tanh(dense(model(**tok(line, return_tensors="pt")).last_hidden_state[0, 0]))
+    return y / y.norm()
+
+
+def table_sentence(nebula):
+    lines = ["Compares import and export", "the transformers library writes a folder", "token ids of two sequences xyz"]
+    with tempfile.TemporaryDirectory() as d:
+        os.mkdir(d + "/theirs")
+        model, tok, dense = make_sentence(d + "/theirs", 64, 48)
+        run(nebula, "import", d + "/theirs", d + "/ours")
+        run(nebula, "export", d + "/ours", d + "/back")
+        text = subprocess.run([nebula, "embed", d + "/ours"], input="\n".join(lines) + "\n", check=True, capture_output=True, text=True).stdout
+        diff = max(float((sentence_vector(model, tok, dense, line) - torch.tensor([float(x) for x in v.split()])).abs().max()) for line, v in zip(lines, text.splitlines(), strict=True))
+        back, again, head = tf.BertModel.from_pretrained(d + "/back").eval(), tf.AutoTokenizer.from_pretrained(d + "/back"), torch.nn.Linear(64, 48)
+        head.load_state_dict({k.split(".")[1]: v for k, v in load_file(d + "/back/2_Dense/model.safetensors").items()})
+        out = max(float((sentence_vector(model, tok, dense, line) - sentence_vector(back, again, head, line)).abs().max()) for line in lines)
+        equal = all(again(line).input_ids == tok(line).input_ids for line in lines)
+        with open(d + "/back/modules.json", encoding="utf-8") as f:
+            assert [m["type"].rsplit(".", 1)[1] for m in json.load(f)] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    print(f"labse import {diff:.1e} export {out:.1e} text {'equal' if equal else 'differs'}", flush=True)
+    assert max(diff, out) < 1e-4 and equal
+
+
+def record_sentence(folder):
+    """For tests/score_encoder.sh."""
+    os.makedirs(folder, exist_ok=True)
+    model, tok, dense = make_sentence(folder, 16, 12)
+    lines = ["compares import and export", "token ids of two sequences xyz"]
+    with open(os.path.join(folder, "lines.txt"), "w", encoding="utf-8") as f:
+        f.write("\n".join(lines) + "\n")
+    with open(os.path.join(folder, "expect.txt"), "w", encoding="utf-8") as f:
+        for line in lines:
+            f.write(" ".join(f"{float(x):.6f}" for x in sentence_vector(model, tok, dense, line)) + "\n")
 
 
 def translation_scores(model, ids, start, new, tokens):
@@ -318,6 +379,8 @@ if __name__ == "__main__":
     if len(sys.argv) >= 3 and sys.argv[1] == "record":
         record(sys.argv[2], sys.argv[3:])
         record_translation(sys.argv[2], sys.argv[3:])
+    elif len(sys.argv) == 3 and sys.argv[1] == "sentence":
+        record_sentence(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "table":
         table(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "check":

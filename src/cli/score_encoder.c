@@ -95,15 +95,15 @@ static double larger(double a, double b)
 
 static void add_sentence(struct neb_score_encoder *s, const struct neb_line_states *x)
 {
-    const int64_t width = neb__matcher_width(s->matcher);
+    const int64_t width = neb__matcher_width(s->matcher), vector = neb__matcher_vector(s->matcher);
     struct neb_match best = neb__match_tokens(&x[0], &x[1], width);
-    double to_ref = neb__match_sentences(&x[0], &x[1], width);
+    double to_ref = neb__match_sentences(&x[0], &x[1], vector);
     for (int r = 2; r <= s->c.refs; r++) {
         const struct neb_match m = neb__match_tokens(&x[0], &x[r], width);
         best.precision = larger(best.precision, m.precision);
         best.recall = larger(best.recall, m.recall);
         best.f1 = larger(best.f1, m.f1);
-        to_ref = larger(to_ref, neb__match_sentences(&x[0], &x[r], width));
+        to_ref = larger(to_ref, neb__match_sentences(&x[0], &x[r], vector));
     }
     s->sum.precision += best.precision;
     s->sum.recall += best.recall;
@@ -111,7 +111,7 @@ static void add_sentence(struct neb_score_encoder *s, const struct neb_line_stat
     s->to_ref += to_ref;
     if (s->estimator)
         s->estimate += neb__estimator_score(s->estimator, x[s->lines - 1].mixed, x[0].mixed, x[1].mixed);
-    if (s->c.source) s->to_source += neb__match_sentences(&x[0], &x[s->lines - 1], width);
+    if (s->c.source) s->to_source += neb__match_sentences(&x[0], &x[s->lines - 1], vector);
     s->sentences++;
 }
 

@@ -99,7 +99,8 @@ const struct neb_verb neb__verb_embed = {
     .name = "embed",
     .args = "[options] FOLDER [FILE]",
     .help = "lines as sentence vectors",
-    .about = "The mean of the last hidden states of each line, scaled to length 1.",
+    .about = "The mean of the last hidden states of each line, or what the folder says (LaBSE: its dense "
+             "layer), scaled to length 1.",
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,

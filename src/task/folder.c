@@ -283,7 +283,7 @@ neb_status neb__ready_open_layers(const char *path, const char *head, int64_t la
         status = neb__fail(NEB_ERR_CONFIG, "%s: the model has %" PRId64 " layers, not %" PRId64, path,
                            out->folder.model.layers, layers);
     else if (layers)
-        out->folder.model.layers = layers;
+        out->cut = layers < out->folder.model.layers, out->folder.model.layers = layers;
     if (status == NEB_OK) status = open_ready(out, head);
     if (status == NEB_OK && out->tok && neb__tok_vocab(out->tok) > out->model->arch.vocab)
         status = neb__fail(NEB_ERR_CONFIG, "%s: the tokenizer has %d tokens, the model %" PRId64, path,

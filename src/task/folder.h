@@ -59,6 +59,7 @@ struct neb_ready {
     neb_params *params;
     struct neb_model *model;
     struct neb_tok *tok; /* NULL: the folder has none */
+    bool cut;            /* only its first layers are here */
 };
 
 /* head: instead of the folder's ("none": hidden states only), or NULL. Owes a close. */

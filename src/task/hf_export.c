@@ -7,6 +7,7 @@
  * encoder-decoder's positions decide: computed ones are Marian's or M2M100's, learned ones BART's (norms behind a
  * sublayer) or mBART's. A model with something that those lack (adapters, another kind of position or norm) is refused. */
 #include "task/hf.h"
+#include "task/sentence.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "store/safetensors.h"
@@ -272,6 +273,7 @@ static neb_status export(struct export *e)
     NEB_TRY(neb__file_make_dir(e->to, 0755));
     NEB_TRY(write_tensors(e));
     NEB_TRY(neb__hf_tokenizer_write(&e->folder, e->kind, e->tok, e->to));
+    NEB_TRY(neb__sentence_export(e->folder.path, e->to, e->model->arch.hidden));
     return write_config(e);
 }
 

@@ -10,6 +10,7 @@
 #include "job/objective.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "task/sentence.h"
 #include "tensor/params.h"
 
 #include <stdio.h>
@@ -246,6 +247,7 @@ static neb_status import(struct import *m, const char *to)
     NEB_TRY(choose_head(m));
     NEB_TRY(neb__hf_tokenizer_find(m->from, &m->config, &m->folder, tokenizer, sizeof tokenizer));
     NEB_TRY(write_params(m, to));
+    if (m->model->arch.kind == NEB_ENCODER) NEB_TRY(neb__sentence_import(m->from, to, m->model->arch.hidden));
     neb__hf_files_name_unread(m->files, &m->config);
     NEB_TRY(neb__folder_begin(&m->folder, to, *tokenizer ? tokenizer : NULL));
     NEB_TRY(neb__hf_tokenizer_bring(m->from, &m->config, &m->folder, to));

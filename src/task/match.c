@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "task/dot.h"
 #include "task/line_batches.h"
+#include "task/sentence.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,6 +21,7 @@ struct neb_matcher {
     const float *weights; /* of the layers; NULL: none */
     neb_buffer *mixed;    /* F32 (sequences, width) */
     float *host_mixed;
+    struct neb_sentence *sentence; /* the folder's own way to a vector; NULL: the mean */
 };
 
 static int32_t most_seqs(const struct neb_matcher *c)
@@ -48,6 +50,8 @@ static neb_status open_matcher(struct neb_matcher *c)
     struct neb_model_input_limits l = {
         .rows = {ROWS}, .seqs = most_seqs(c), .prefix = (int32_t)m->model->peft.prefix_length};
     size_t bytes = ROWS * (size_t)a->hidden * sizeof(float);
+    if (!m->cut && a->kind == NEB_ENCODER)
+        NEB_TRY(neb__sentence_open(m->folder.path, a->hidden, &c->sentence));
     NEB_TRY(neb__line_batches_create(&b, &c->pack));
     NEB_TRY(neb__model_input_create(m->device, &l, &c->input));
     NEB_TRY(neb_tape_create(m->device, m->params, &c->tape));
@@ -77,6 +81,7 @@ void neb__matcher_close(struct neb_matcher *c)
     neb__model_input_destroy(c->input);
     neb_buffer_destroy(c->out);
     neb_buffer_destroy(c->mixed);
+    neb__sentence_close(c->sentence);
     neb__free(c->host_mixed);
     neb__line_batches_destroy(c->pack);
     neb__free(c->host);
@@ -86,6 +91,11 @@ void neb__matcher_close(struct neb_matcher *c)
 int64_t neb__matcher_width(const struct neb_matcher *c)
 {
     return c->m->model->arch.hidden;
+}
+
+int64_t neb__matcher_vector(const struct neb_matcher *c)
+{
+    return c->sentence ? neb__sentence_width(c->sentence) : neb__matcher_width(c);
 }
 
 void neb__line_states_free(struct neb_line_states *s)
@@ -150,6 +160,24 @@ static neb_status take_mixed(const struct neb_matcher *c, int seq, struct neb_li
     return NEB_OK;
 }
 
+/* The vector of the whole line, from its tokens' hidden states. */
+static neb_status make_vector(const struct neb_matcher *c, struct neb_line_states *s)
+{
+    const int64_t width = neb__matcher_width(c);
+    const int32_t rows = c->sentence && neb__sentence_reads_first(c->sentence) ? 1 : s->n;
+    for (int32_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++) s->sentence[i] += s->token[r * width + i] / (float)rows;
+    if (c->sentence) {
+        float *dense = NEB_NEW_ARRAY(float, (size_t)neb__sentence_width(c->sentence));
+        if (!dense) return neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
+        neb__sentence_apply(c->sentence, s->sentence, dense);
+        neb__free(s->sentence);
+        s->sentence = dense;
+    }
+    scale(s->sentence, neb__matcher_vector(c));
+    return NEB_OK;
+}
+
 static neb_status take_line(const struct neb_matcher *c, int32_t from, int32_t n, struct neb_line_states *s)
 {
     const int64_t width = neb__matcher_width(c);
@@ -159,9 +187,7 @@ static neb_status take_line(const struct neb_matcher *c, int32_t from, int32_t n
     if (!s->token || !s->sentence) return neb__fail(NEB_ERR_NOMEM, "out of memory for hidden states");
     s->n = n;
     memcpy(s->token, c->host + from * width, values * sizeof *s->token);
-    for (int32_t r = 0; r < n; r++)
-        for (int64_t i = 0; i < width; i++) s->sentence[i] += s->token[r * width + i] / (float)n;
-    scale(s->sentence, width);
+    NEB_TRY(make_vector(c, s));
     for (int32_t r = 0; r < n; r++) scale(s->token + r * width, width);
     return NEB_OK;
 }
@@ -225,7 +251,7 @@ struct neb_match neb__match_tokens(const struct neb_line_states *hyp, const stru
     return (struct neb_match){p, r, p + r != 0 ? 2 * p * r / (p + r) : 0};
 }
 
-double neb__match_sentences(const struct neb_line_states *a, const struct neb_line_states *b, int64_t width)
+double neb__match_sentences(const struct neb_line_states *a, const struct neb_line_states *b, int64_t vector)
 {
-    return (double)neb__dot(a->sentence, b->sentence, width);
+    return (double)neb__dot(a->sentence, b->sentence, vector);
 }

@@ -8,7 +8,8 @@
 struct neb_line_states {
     float
         *token; /* (n, width) hidden states scaled to length 1, the special tokens at both ends among them */
-    float *sentence; /* (width) their mean before that, scaled to length 1 */
+    float *
+        sentence; /* (vector) their mean before that, or what the folder says (sentence.h), scaled to length 1 */
     float *
         mixed; /* (width) the mean of all layers with their weights, not scaled; NULL: there are no weights */
     int32_t n;
@@ -21,6 +22,7 @@ struct neb_matcher;
 neb_status neb__matcher_open(const struct neb_ready *model, struct neb_matcher **out);
 void neb__matcher_close(struct neb_matcher *m); /* NULL is fine */
 int64_t neb__matcher_width(const struct neb_matcher *m);
+int64_t neb__matcher_vector(const struct neb_matcher *m); /* width of sentence vectors */
 
 /* From now on lines also get `mixed`. weights (layers + 1): of the embedding, then of each layer; they stay the caller's. */
 neb_status neb__matcher_mix(struct neb_matcher *m, const float *weights);
@@ -36,6 +38,6 @@ struct neb_match {
  * without text matches nothing: all three are 0. */
 struct neb_match neb__match_tokens(const struct neb_line_states *hyp, const struct neb_line_states *ref,
                                    int64_t width);
-double neb__match_sentences(const struct neb_line_states *a, const struct neb_line_states *b, int64_t width);
+double neb__match_sentences(const struct neb_line_states *a, const struct neb_line_states *b, int64_t vector);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "task/dot.h"
 #include "task/line_batches.h"
+#include "task/sentence.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,8 +17,10 @@ struct neb_embedder {
     struct neb_line_batches *pack;
     struct neb_model_input *input;
     neb_tape *tape;
-    neb_buffer *out; /* F32 (2 SEQS, width) */
+    neb_buffer *out; /* F32 (2 SEQS, hidden) */
     float *host;
+    struct neb_sentence *sentence; /* the folder's own way to a vector; NULL: the mean */
+    float *dense;                  /* (width) */
 };
 
 static neb_status open_embedder(struct neb_embedder *e)
@@ -45,8 +48,11 @@ static neb_status open_embedder(struct neb_embedder *e)
     NEB_TRY(neb__model_input_create(m->device, &l, &e->input));
     NEB_TRY(neb_tape_create(m->device, m->params, &e->tape));
     NEB_TRY(neb_buffer_create(m->device, bytes, &e->out));
+    if (!m->cut && a->kind == NEB_ENCODER)
+        NEB_TRY(neb__sentence_open(m->folder.path, a->hidden, &e->sentence));
     e->host = neb__malloc(bytes);
-    return e->host ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
+    e->dense = NEB_NEW_ARRAY(float, (size_t)neb__embedder_width(e));
+    return e->host && e->dense ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
 }
 
 neb_status neb__embedder_open(const struct neb_ready *model, struct neb_embedder **out)
@@ -70,13 +76,15 @@ void neb__embedder_close(struct neb_embedder *e)
     neb__model_input_destroy(e->input);
     neb_buffer_destroy(e->out);
     neb__line_batches_destroy(e->pack);
+    neb__sentence_close(e->sentence);
+    neb__free(e->dense);
     neb__free(e->host);
     neb__free(e);
 }
 
 int64_t neb__embedder_width(const struct neb_embedder *e)
 {
-    return e->m->model->arch.hidden;
+    return e->sentence ? neb__sentence_width(e->sentence) : e->m->model->arch.hidden;
 }
 
 static void run_fn(neb_tape *t, void *arg)
@@ -84,7 +92,9 @@ static void run_fn(neb_tape *t, void *arg)
     struct neb_embedder *e = arg;
     const struct neb_input_side *side = &neb__model_input_tensors(e->input, t)->side[0];
     neb_tensor *x = neb__model_encode(e->m->model, t, side);
-    neb_output(t, neb_op_mean_pool(t, x, &side->seqs), e->out, NEB_F32);
+    const bool first = e->sentence && neb__sentence_reads_first(e->sentence);
+    neb_output(t, first ? neb_op_gather(t, x, side->first) : neb_op_mean_pool(t, x, &side->seqs), e->out,
+               NEB_F32);
 }
 
 static void put_row(const float *x, int64_t n, float *out)
@@ -99,7 +109,7 @@ neb_status neb__embedder_embed(struct neb_embedder *e, const char *const *lines,
 {
     struct neb_model_input_side side;
     const int *numbers;
-    int64_t width = neb__embedder_width(e);
+    int64_t width = neb__embedder_width(e), hidden = e->m->model->arch.hidden;
     neb__line_batches_clear(e->pack);
     for (int i = 0; i < n; i++) NEB_TRY(neb__line_batches_add(e->pack, lines[i], NULL, i));
     neb__line_batches_order(e->pack, 0);
@@ -108,8 +118,12 @@ neb_status neb__embedder_embed(struct neb_embedder *e, const char *const *lines,
         NEB_TRY(neb__model_input_load(e->input, &data));
         struct neb_run run = {.fn = run_fn, .arg = e, .key = neb__model_input_key(e->input)};
         NEB_TRY(neb_tape_run(e->tape, &run));
-        NEB_TRY(neb_buffer_download(e->out, e->host, (size_t)used * (size_t)width * sizeof *e->host));
-        for (int i = 0; i < used; i++) put_row(e->host + i * width, width, out + numbers[i] * width);
+        NEB_TRY(neb_buffer_download(e->out, e->host, (size_t)used * (size_t)hidden * sizeof *e->host));
+        for (int i = 0; i < used; i++) {
+            const float *pooled = e->host + i * hidden;
+            if (e->sentence) neb__sentence_apply(e->sentence, pooled, e->dense);
+            put_row(e->sentence ? e->dense : pooled, width, out + numbers[i] * width);
+        }
     }
     return NEB_OK;
 }

@@ -12,7 +12,7 @@ neb_status neb__embedder_open(const struct neb_ready *model, struct neb_embedder
 void neb__embedder_close(struct neb_embedder *e); /* NULL is fine */
 int64_t neb__embedder_width(const struct neb_embedder *e);
 
-/* out (n, width): the mean of the last hidden states of each line, scaled to length 1. */
+/* out (n, width): the mean of the last hidden states of each line, or what the folder says (sentence.h), scaled to length 1. */
 neb_status neb__embedder_embed(struct neb_embedder *e, const char *const *lines, int n, float *out);
 
 /* Subtracts the mean of all n vectors from each and scales it to length 1 again. Sentences of one language
