@@ -1,6 +1,7 @@
 /* secure.h (internal): a session's part in sums that nobody can take apart (docs/privacy.md, round/secure.c).
  *
- *     secure.c        keys, offers and shares: what is said before and after a sum
+ *     secure.c        keys, offers and shares: what is said before a sum
+ *     secure_unmask.c shares that are revealed: what is said after it
  *     secure_keep.c   what a start needs of an attempt under way, on disk
  *     secure_codes.c  masked codes, their sum, and the sum without its masks */
 #ifndef NEB_RUN_SECURE_H
@@ -57,7 +58,6 @@ void neb__sums_close(neb_session *s);
 struct neb_sum_attempt *neb__sums_of(neb_session *s, uint32_t c0); /* NULL: no such fragment */
 void neb__sum_attempt_forget(struct neb_sum_attempt *a); /* all but its cells and what the core asked for */
 void neb__sums_offer(neb_session *s, const struct neb_action *a);
-void neb__sums_reveal(neb_session *s, uint64_t index);
 void neb__sums_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n);
 void neb__sums_turn(neb_session *s); /* at every turn of the driver */
 /* The bytes of the offer that OPEN names of this contributor; NULL: not here. */
@@ -73,6 +73,17 @@ bool neb__sums_shares(const neb_session *s, const struct neb_sum_attempt *a, con
 void neb__sums_avoid(neb_session *s, struct neb_sum_attempt *a, unsigned site, int seconds, const char *why);
 /* The mask key that members revealed of a site is the one whose public half stands in OPEN. */
 bool neb__sums_key_fits(const struct neb_contributor *c, const uint8_t secret[NEB_SEED_SIZE]);
+
+/* To every member. */
+void neb__sums_say(neb_session *s, uint32_t kind, const void *bytes, size_t n);
+
+/* ---- secure_unmask.c ----------------------------------------------------------------------------------- */
+
+void neb__sums_reveal(neb_session *s, uint64_t index);
+void neb__sums_say_reveal(neb_session *s, const struct neb_reveal *r); /* again */
+void neb__sums_heard_reveal(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
+/* Puts the seeds together as soon as enough members have revealed their shares, and tells the core. */
+void neb__sums_join(neb_session *s, struct neb_sum_attempt *a, uint64_t index);
 
 /* ---- secure_keep.c ------------------------------------------------------------------------------------- */
 
