@@ -6,6 +6,9 @@
  *     cpu.3     processor seconds of the session's own thread a sweep (coding, storing, checking, applying), three sites over the
  *               loopback, over the same with int8. Arms take turns; each figure is the median of them
  *     seconds.secure, seconds.int8   these processor seconds themselves
+ *     step.secure, step.int8         milliseconds that the training waits in the session's call of a step, the mean of the same arms
+ *     unmask.all, unmask.dropout     milliseconds from SURVIVORS to RESULT at the first of four sites, over the loopback, the median of
+ *                                    sums: with the updates of all, and with one that does not come. A drop-out must not cost another turn
  *     size.N    the same as bytes.N by the sizes of the messages alone: one update, keys, offer and shares, with all parameters */
 #include "bench.h"
 #include "base/clock.h"
@@ -53,6 +56,7 @@ struct member {
     size_t n;
     int index;
     atomic_bool stop, failed;
+    _Atomic int64_t steps, step_ns; /* made, and how long the session had them */
     pthread_t thread;
 };
 
@@ -93,10 +97,13 @@ static void *train(void *arg)
         size_t first = step % PARTS * part;
         for (size_t i = first; i < first + part && i < m->n; i++)
             m->x[i] += 0x1p-41f * (float)(int32_t)(uint32_t)neb__rng_next(&rng);
+        const int64_t since = neb__now_ns();
         if (neb_step(m->session, 1, &changed) != NEB_OK) {
             atomic_store(&m->failed, true);
             break;
         }
+        atomic_fetch_add(&m->step_ns, neb__now_ns() - since);
+        atomic_fetch_add(&m->steps, 1);
         usleep(2000);
     }
     return NULL;
@@ -124,6 +131,7 @@ static neb_status begin(struct member *m, const char *dir, bool secure)
 /* What a sweep over all fragments costs a site. cpu: seconds of the session's thread; bytes: to one peer. 0: it did not come about. */
 struct cost {
     double cpu, bytes;
+    double step_ms; /* of a step, in the session's call */
     int64_t
         own; /* until now: rounds that hold an update of this site. On a busy machine some go without it, and cost it no bytes */
 };
@@ -151,7 +159,8 @@ static int64_t progress(struct member *m, int sites, struct cost *now)
     pthread_mutex_lock(&m->session->lock);
     int64_t rounds = m->session->mirror.rounds;
     pthread_mutex_unlock(&m->session->lock);
-    *now = (struct cost){st.driver_cpu_s, (double)st.bytes_out / (sites - 1), own_rounds(m->session)};
+    *now = (struct cost){
+        .cpu = st.driver_cpu_s, .bytes = (double)st.bytes_out / (sites - 1), .own = own_rounds(m->session)};
     return rounds;
 }
 
@@ -166,7 +175,7 @@ static bool any_failed(struct member *m, int sites)
 static struct cost measure(struct member *m, int sites, int64_t sweeps)
 {
     const int64_t fragments = m[0].session->fragments, limit = neb__now_ns();
-    struct cost now, from[SITES_MAX], mean = {0, 0, 0};
+    struct cost now, from[SITES_MAX], mean = {0};
     int64_t first[SITES_MAX], done = 0;
     bool began = false;
     while (!any_failed(m, sites) && neb__seconds_since(limit) < 60 + 60 * (double)sweeps) {
@@ -192,15 +201,20 @@ static struct cost measure(struct member *m, int sites, int64_t sweeps)
         mean.cpu += (now.cpu - from[i].cpu) / rounds / sites;
         double own = (double)(now.own - from[i].own) / (double)fragments;
         if (own > 0) mean.bytes += (now.bytes - from[i].bytes) / own / sites;
+        double steps = (double)atomic_load(&m[i].steps);
+        if (steps > 0) mean.step_ms += (double)atomic_load(&m[i].step_ns) / steps / 1e6 / sites;
     }
     return mean;
 }
 
-static struct cost arm(const struct options *o, int sites, double params, bool secure)
+typedef struct cost measure_fn(struct member *m, int sites, int64_t sweeps);
+
+static struct cost arm_by(const struct options *o, int sites, double params, bool secure,
+                          measure_fn *measured)
 {
     char dir[] = "/tmp/nebula-private-XXXXXX", command[300];
     struct member *m = NEB_NEW_ARRAY(struct member, (size_t)sites);
-    struct cost cost = {0, 0, 0};
+    struct cost cost = {0};
     int began = 0;
     if (!m || !mkdtemp(dir)) {
         neb__free(m);
@@ -214,7 +228,7 @@ static struct cost arm(const struct options *o, int sites, double params, bool s
     }
     for (int i = 0; status == NEB_OK && i < sites; i++)
         began += !pthread_create(&m[i].thread, NULL, train, &m[i]);
-    if (began == sites) cost = measure(m, sites, o->rounds);
+    if (began == sites) cost = measured(m, sites, o->rounds);
     for (int i = 0; i < sites; i++) atomic_store(&m[i].stop, true);
     for (int i = 0; i < began; i++) pthread_join(m[i].thread, NULL);
     for (int i = 0; i < sites; i++) {
@@ -225,6 +239,60 @@ static struct cost arm(const struct options *o, int sites, double params, bool s
     snprintf(command, sizeof command, "rm -rf %s", dir);
     if (system(command)) cost.cpu = 0;
     return cost;
+}
+
+static struct cost arm(const struct options *o, int sites, double params, bool secure)
+{
+    return arm_by(o, sites, params, secure, measure);
+}
+
+/* ---- unmasking ----------------------------------------------------------------------------------------- */
+
+enum { UNMASKED = 9 }; /* sums of which the median is taken */
+
+/* The sums of the first fragment as they go by: milliseconds between SURVIVORS and RESULT, of those with so many updates. */
+static bool time_sums(struct member *m, uint32_t updates, double ms[UNMASKED])
+{
+    neb_session *s = m->session;
+    int64_t since = 0, limit = neb__now_ns();
+    uint64_t index = 0;
+    int n = 0;
+    while (n < UNMASKED && neb__seconds_since(limit) < 300) {
+        struct neb_round_attempt now = {0};
+        usleep(200);
+        pthread_mutex_lock(&s->busy);
+        const struct neb_record *who = neb__round_attempt(s->core, 0, &now) && now.survivors
+                                           ? neb__round_record(s->core, now.survivors)
+                                           : NULL;
+        const bool counts = who && who->updates == updates;
+        pthread_mutex_unlock(&s->busy);
+        if (since && now.survivors != index) ms[n++] = (double)(neb__now_ns() - since) / 1e6, since = 0;
+        if (counts && now.survivors != index) since = neb__now_ns(), index = now.survivors;
+    }
+    return n == UNMASKED;
+}
+
+static double unmask_ms[2]; /* all, dropout */
+
+/* The last site goes on offering keys and makes no step: a drop-out in every sum. */
+static struct cost measure_unmasking(struct member *m, int sites, int64_t sweeps)
+{
+    double all[UNMASKED], without[UNMASKED];
+    (void)sweeps;
+    if (!time_sums(&m[0], (uint32_t)sites, all)) return (struct cost){0};
+    atomic_store(&m[sites - 1].stop, true);
+    if (!time_sums(&m[0], (uint32_t)sites - 1, without)) return (struct cost){0};
+    unmask_ms[0] = neb__figures_median(all, UNMASKED);
+    unmask_ms[1] = neb__figures_median(without, UNMASKED);
+    return (struct cost){.cpu = 1};
+}
+
+static int unmasking(const struct options *o, struct neb_figures *f)
+{
+    if (arm_by(o, 4, o->params / 25, true, measure_unmasking).cpu <= 0) return 1;
+    neb__figures_add(f, "unmask.all", unmask_ms[0], "ms", NEB_REPORT, 0);
+    neb__figures_add(f, "unmask.dropout", unmask_ms[1], "ms", NEB_REPORT, 0);
+    return 0;
 }
 
 /* ---- sizes --------------------------------------------------------------------------------------------- */
@@ -265,7 +333,7 @@ static int small_arms(const struct options *o, int sites, double most, struct ne
 
 static int three_sites(const struct options *o, struct neb_figures *f)
 {
-    double cpu[TURNS_MAX], bytes[TURNS_MAX], seconds[2][TURNS_MAX];
+    double cpu[TURNS_MAX], bytes[TURNS_MAX], seconds[2][TURNS_MAX], step[2][TURNS_MAX];
     const int turns = (int)o->turns;
     for (int t = 0; t < turns; t++) {
         struct cost plain = arm(o, 3, o->params, false), secure = arm(o, 3, o->params, true);
@@ -273,11 +341,14 @@ static int three_sites(const struct options *o, struct neb_figures *f)
         cpu[t] = secure.cpu / plain.cpu;
         bytes[t] = secure.bytes / plain.bytes;
         seconds[0][t] = plain.cpu, seconds[1][t] = secure.cpu;
+        step[0][t] = plain.step_ms, step[1][t] = secure.step_ms;
     }
     neb__figures_add(f, "bytes.3", neb__figures_median(bytes, turns), "x", NEB_AT_MOST, 1.35);
     neb__figures_add(f, "cpu.3", neb__figures_median(cpu, turns), "x", NEB_AT_MOST, 1.5);
     neb__figures_add(f, "seconds.int8", neb__figures_median(seconds[0], turns), "s", NEB_REPORT, 0);
     neb__figures_add(f, "seconds.secure", neb__figures_median(seconds[1], turns), "s", NEB_REPORT, 0);
+    neb__figures_add(f, "step.int8", neb__figures_median(step[0], turns), "ms", NEB_REPORT, 0);
+    neb__figures_add(f, "step.secure", neb__figures_median(step[1], turns), "ms", NEB_REPORT, 0);
     return 0;
 }
 
@@ -290,6 +361,7 @@ static int all_figures(const struct options *o, struct neb_figures *f)
     const size_t n = (size_t)o->params / 8; /* eight fragments */
     double plain = plain_bytes(n);
     int rc = plain > 0 ? three_sites(o, f) : 1;
+    if (!rc) rc = unmasking(o, f);
     for (size_t i = 0; !rc && i < sizeof cases / sizeof *cases; i++) {
         char name[32];
         if (cases[i].sites > 3) rc = small_arms(o, cases[i].sites, cases[i].most, f);
