@@ -2,6 +2,7 @@
  * under every layout that is allowed; a step that is repeated gives the same bits and the same mark; ranks that draw different samples, or of
  * which one fails, make no step. */
 #include "check.h"
+#include "far.h"
 #include "forked.h"
 #include "optim/optimizer.h"
 #include "privacy/ledger.h"
@@ -74,7 +75,9 @@ static int at_rank(struct neb_group *g, void *arg)
     return try_out(g, arg) != NEB_OK;
 }
 
-static struct trial *trained(int ranks, const char *words)
+typedef unsigned run_ranks(int ranks, double timeout_s, int (*fn)(struct neb_group *g, void *arg), void *arg);
+
+static struct trial *trained_by(run_ranks *run, int ranks, const char *words)
 {
     struct trial *x = forked_memory(sizeof *x);
     struct world w;
@@ -83,7 +86,7 @@ static struct trial *trained(int ranks, const char *words)
     if (ranks == 1)
         assert_ok(try_out(NULL, x));
     else
-        assert_int_equal(0, forked_ranks(ranks, 20, at_rank, x));
+        assert_int_equal(0, run(ranks, 20, at_rank, x));
     for (int r = 0; r < ranks; r++) {
         assert_status(x->last[r], NEB_OK);
         assert_int_equal(STEPS, x->steps[r]);
@@ -91,6 +94,11 @@ static struct trial *trained(int ranks, const char *words)
     assert_true(x->n > 1000 && x->n <= MOST);
     world_close(&w);
     return x;
+}
+
+static struct trial *trained(int ranks, const char *words)
+{
+    return trained_by(forked_ranks, ranks, words);
 }
 
 static void assert_equal_trials(const struct trial *a, const struct trial *b, const char *what)
@@ -119,6 +127,12 @@ static void any_number_of_ranks_gives_the_bits_of_one(void **state)
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         struct trial *x = trained(layouts[i].ranks, layouts[i].words);
         assert_equal_trials(one, x, layouts[i].words);
+        forked_free(x, sizeof *x);
+    }
+    for (int zero = 0; zero < 2; zero++) { /* ranks on several machines */
+        struct trial *x =
+            trained_by(far_ranks, 3, zero ? "parallel.data=3 parallel.zero=1" : "parallel.data=3");
+        assert_equal_trials(one, x, zero ? "far, zero 1" : "far");
         forked_free(x, sizeof *x);
     }
     struct trial *again = trained(1, "train.threads=2"); /* a step that is made again */
