@@ -53,6 +53,7 @@ def models():
         "mistral": tf.MistralForCausalLM(tf.MistralConfig(**wide, sliding_window=12)),
         "qwen2": tf.Qwen2ForCausalLM(tf.Qwen2Config(**wide)),
         "qwen3": tf.Qwen3ForCausalLM(tf.Qwen3Config(**wide, head_dim=6)),
+        "gemma": tf.GemmaForCausalLM(tf.GemmaConfig(**wide, head_dim=6)),
         "distilbert": tf.DistilBertForMaskedLM(tf.DistilBertConfig(vocab_size=VOCAB, dim=12, n_layers=2, n_heads=3, hidden_dim=20,
                                                                      max_position_embeddings=16)),
     }
@@ -163,6 +164,7 @@ def families(size):
         "mistral": tf.MistralForCausalLM(tf.MistralConfig(**c, sliding_window=None)),
         "qwen2": tf.Qwen2ForCausalLM(tf.Qwen2Config(**c)),
         "qwen3": tf.Qwen3ForCausalLM(tf.Qwen3Config(**c, head_dim=24)),
+        "gemma": tf.GemmaForCausalLM(tf.GemmaConfig(**{**c, "initializer_range": 0.1, "num_key_value_heads": 1}, head_dim=24)),
     }
 
 

@@ -24,7 +24,8 @@ const struct neb_opt neb__model_options[] = {
     OPT(kv_heads, NEB_OPT_INT, "0", NULL, "key and value heads (grouped queries); 0: as heads",
         NEB_OPT_RANGE(0, HEADS)),
     OPT(head_dim, NEB_OPT_INT, "0", NULL, "width of a head; 0: hidden / heads", NEB_OPT_RANGE(0, 4096)),
-    OPT(ffn, NEB_OPT_INT, "0", NULL, "width of the feed-forward; 0: 4 hidden, with swiglu 8/3 hidden",
+    OPT(ffn, NEB_OPT_INT, "0", NULL,
+        "width of the feed-forward; 0: 4 hidden, with swiglu and geglu 8/3 hidden",
         NEB_OPT_RANGE(0, 4 * WIDTH)),
     OPT(embedding, NEB_OPT_INT, "0", NULL, "encoder: width of the embeddings (ELECTRA); 0: hidden",
         NEB_OPT_RANGE(0, WIDTH)),
@@ -37,7 +38,7 @@ const struct neb_opt neb__model_options[] = {
     OPT(norm_place, NEB_OPT_TEXT, "pre", NULL, "before a sublayer, or behind its residual",
         NEB_OPT_CHOICE("pre", "post")),
     OPT(activation, NEB_OPT_TEXT, "gelu", NULL, "of the feed-forward",
-        NEB_OPT_CHOICE("gelu", "gelu_tanh", "silu", "relu", "swiglu")),
+        NEB_OPT_CHOICE("gelu", "gelu_tanh", "silu", "relu", "swiglu", "geglu")),
     OPT(head, NEB_OPT_TEXT, "tokens", NULL, "what it puts out; rtd is replaced-token detection",
         NEB_OPT_CHOICE("none", "tokens", "rtd", "class")),
     OPT(pooling, NEB_OPT_TEXT, "first", NULL,
@@ -84,6 +85,8 @@ static const char *const families[][16] = {
     {"gpt2", "kind=decoder", "activation=gelu_tanh", "residual_init=yes"},
     {"llama", "kind=decoder", "positions=rope", "norm=rms", "activation=swiglu", "bias=no", "tied=no",
      "dropout=0", "attention_dropout=0"},
+    {"gemma", "kind=decoder", "positions=rope", "norm=rms", "norm_eps=1e-6", "activation=geglu", "bias=no",
+     "embedding_scale=yes", "dropout=0", "attention_dropout=0"},
     {"transformer", "kind=encoder-decoder", "positions=sinusoidal", "norm_place=post", "activation=relu",
      "embedding_scale=yes", "label_smoothing=0.1"},
     {"marian", "kind=encoder-decoder", "positions=sinusoidal", "norm_place=post", "activation=silu",
@@ -145,7 +148,8 @@ void neb__model_config_free(struct neb_model_config *c)
 /* The order of the choices is that of the enums. */
 static void read_words(const struct neb_model_config *c, struct neb_arch *a)
 {
-    static const neb_act acts[] = {NEB_ACT_GELU, NEB_ACT_GELU_TANH, NEB_ACT_SILU, NEB_ACT_RELU, NEB_ACT_NONE};
+    static const neb_act acts[] = {NEB_ACT_GELU, NEB_ACT_GELU_TANH, NEB_ACT_SILU,
+                                   NEB_ACT_RELU, NEB_ACT_NONE,      NEB_ACT_NONE};
     a->kind = (enum neb_model_kind)neb__opts_choice(neb__model_options, c, "kind");
     a->positions = (enum neb_positions)neb__opts_choice(neb__model_options, c, "positions");
     a->head = (enum neb_head)neb__opts_choice(neb__model_options, c, "head");
@@ -153,7 +157,8 @@ static void read_words(const struct neb_model_config *c, struct neb_arch *a)
     a->pre_norm = !strcmp(c->norm_place, "pre");
     a->mean_pooling = !strcmp(c->pooling, "mean");
     a->act = acts[neb__opts_choice(neb__model_options, c, "activation")];
-    a->swiglu = !strcmp(c->activation, "swiglu");
+    a->gelu_gate = !strcmp(c->activation, "geglu");
+    a->swiglu = a->gelu_gate || !strcmp(c->activation, "swiglu");
 }
 
 static int64_t ffn_width(const struct neb_model_config *c, bool swiglu)

@@ -52,7 +52,8 @@ struct neb_arch {
     enum neb_head head;
     neb_norm_kind norm;
     neb_act act;
-    bool swiglu, pre_norm, mean_pooling;
+    bool swiglu, pre_norm, mean_pooling; /* swiglu: the feed-forward has a gate, with SiLU … */
+    bool gelu_gate;                      /* … or with tanh-GELU (geglu) */
     int64_t vocab, hidden, layers, decoder_layers, heads, kv_heads, head_dim, ffn, embedding, max_positions,
         types, classes;
     struct neb_rope_scale rope_scale;

@@ -10,6 +10,7 @@
  * its own. A causal query sees all of them, and RoPE does not rotate them. */
 #include "nn/layer.h"
 #include "tensor/packed.h"
+#include "tensor/tape.h"
 #include "tensor/team.h"
 
 #include <math.h>
@@ -252,12 +253,20 @@ static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, 
     return y;
 }
 
+/* Composed from ops that every device has; SwiGLU has one of its own. */
+static neb_tensor *run_geglu(neb_tape *t, neb_tensor *h)
+{
+    const int64_t n = neb__tensor_cols(h) / 2;
+    neb_tensor *gate = neb_op_act(t, neb_op_copy(t, neb_op_columns(t, h, 0, n)), NEB_ACT_GELU_TANH);
+    return neb_op_mul(t, gate, neb_op_copy(t, neb_op_columns(t, h, n, n)));
+}
+
 static neb_tensor *feed_forward(neb_tape *t, const struct neb_layer *l, neb_tensor *x)
 {
     const struct neb_ffn_layer *f = &l->ffn;
     neb_push(t, "ffn");
     neb_tensor *h = neb__lin_run(t, &f->in, x, l->arch->act);
-    if (l->arch->swiglu) h = neb_op_swiglu(t, h);
+    if (l->arch->swiglu) h = l->arch->gelu_gate ? run_geglu(t, h) : neb_op_swiglu(t, h);
     neb_tensor *y = neb__lin_run(t, &f->out, h, NEB_ACT_NONE);
     y = run_adapter(t, &f->adapter, y);
     neb_pop(t);

@@ -42,6 +42,7 @@ enum neb_hf_kind {
     NEB_HF_MISTRAL,
     NEB_HF_QWEN2,
     NEB_HF_QWEN3,
+    NEB_HF_GEMMA,
     NEB_HF_MARIAN,
     NEB_HF_M2M100,
     NEB_HF_BART,
@@ -51,7 +52,7 @@ enum neb_hf_kind {
 /* Llama and its relatives. */
 static inline bool neb__hf_is_llama(enum neb_hf_kind kind)
 {
-    return kind >= NEB_HF_LLAMA && kind <= NEB_HF_QWEN3;
+    return kind >= NEB_HF_LLAMA && kind <= NEB_HF_GEMMA;
 }
 
 static inline bool neb__hf_is_seq2seq(enum neb_hf_kind kind)
@@ -86,6 +87,7 @@ struct neb_hf_source {
     int parts;
     bool turned; /* stored (in, out), or a vector as one row */
     bool skips;  /* the rows of padding are not ours */
+    bool plus;   /* theirs is ours - 1: a norm that multiplies by 1 + w */
 };
 
 /* ours: a name of docs/models.md. prefix: whether theirs stand under `bert.` and the like. NEB_ERR_NOTFOUND

@@ -141,6 +141,7 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
                  {"mistral", NEB_HF_MISTRAL},
                  {"qwen2", NEB_HF_QWEN2},
                  {"qwen3", NEB_HF_QWEN3},
+                 {"gemma", NEB_HF_GEMMA},
                  {"marian", NEB_HF_MARIAN},
                  {"m2m_100", NEB_HF_M2M100},
                  {"bart", NEB_HF_BART},
@@ -153,13 +154,14 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
         return neb__fail(NEB_ERR_UNSUPPORTED,
                          "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra, "
                          "distilbert, gpt2, "
-                         "llama, mistral, qwen2, qwen3, marian, m2m_100, bart or mbart",
+                         "llama, mistral, qwen2, qwen3, gemma, marian, m2m_100, bart or mbart",
                          type ? type : "");
     c->kind = types[i].kind;
     c->tied = !json_is_false(json_object_get(j, "tie_word_embeddings"));
     if (neb__hf_is_seq2seq(c->kind)) return neb__hf_seq2seq_read(j, c, m);
     if (neb__hf_is_llama(c->kind)) {
-        c->tied = json_is_true(json_object_get(j, "tie_word_embeddings")); /* their default is untied */
+        if (c->kind != NEB_HF_GEMMA) /* the others' default is untied */
+            c->tied = json_is_true(json_object_get(j, "tie_word_embeddings"));
         return neb__hf_decoder_read(j, c->kind, m);
     }
     NEB_TRY(no_surprises(j));
@@ -203,6 +205,7 @@ static const char *class_of(const struct neb_model_yaml *f, enum neb_hf_kind kin
         [NEB_HF_MISTRAL] = {"MistralModel", "MistralForCausalLM", "", ""},
         [NEB_HF_QWEN2] = {"Qwen2Model", "Qwen2ForCausalLM", "", ""},
         [NEB_HF_QWEN3] = {"Qwen3Model", "Qwen3ForCausalLM", "", ""},
+        [NEB_HF_GEMMA] = {"GemmaModel", "GemmaForCausalLM", "", ""},
         [NEB_HF_MARIAN] = {"MarianModel", "MarianMTModel", "", ""},
         [NEB_HF_M2M100] = {"M2M100Model", "M2M100ForConditionalGeneration", "", ""},
         [NEB_HF_BART] = {"BartModel", "BartForConditionalGeneration", "", ""},

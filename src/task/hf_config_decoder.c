@@ -1,7 +1,8 @@
-/* hf_config_decoder.c: config.json of Llama, Mistral, Qwen 2 and Qwen 3.
+/* hf_config_decoder.c: config.json of Llama, Mistral, Qwen 2, Qwen 3 and Gemma.
  *
  * They are one architecture (rotary positions, RMS norms, SwiGLU, grouped queries). Qwen 2 adds biases to queries,
- * keys and values, Qwen 3 norms to queries and keys. Newer files have the rotary numbers in rope_parameters, older
+ * keys and values, Qwen 3 norms to queries and keys. Gemma's gate has tanh-GELU, its norms multiply by 1 + weight
+ * (hf_names.c) and its embeddings by the square root of the width. Newer files have the rotary numbers in rope_parameters, older
  * ones in rope_theta and rope_scaling. A key that is not known here may change a number: it is refused by its name,
  * unless it is known to be harmless. */
 #include "task/hf.h"
@@ -55,6 +56,7 @@ static const char *const known[] = {
     "rope_scaling",
     "rope_parameters",
     "hidden_act",
+    "hidden_activation",
     "attention_bias",
     "mlp_bias",
     "tie_word_embeddings",
@@ -101,7 +103,22 @@ static bool is_known(const char *key)
     return false;
 }
 
-static neb_status check_keys(const json_t *j)
+/* An activation under either of its keys. */
+static neb_status check_activation(const json_t *j, enum neb_hf_kind kind)
+{
+    static const char *const keys[] = {"hidden_act", "hidden_activation"};
+    for (int i = 0; i < 2; i++) {
+        const char *act = json_string_value(json_object_get(j, keys[i]));
+        if (!act) continue;
+        if (kind == NEB_HF_GEMMA && strcmp(act, "gelu_pytorch_tanh"))
+            return refuse(keys[i], "only gelu_pytorch_tanh is supported for gemma");
+        if (kind != NEB_HF_GEMMA && strcmp(act, "silu") && strcmp(act, "swish"))
+            return refuse(keys[i], "only silu is supported");
+    }
+    return NEB_OK;
+}
+
+static neb_status check_keys(const json_t *j, enum neb_hf_kind kind)
 {
     const char *key;
     json_t *value;
@@ -120,10 +137,7 @@ static neb_status check_keys(const json_t *j)
     const json_t *partial = json_object_get(j, "partial_rotary_factor");
     if (json_is_number(partial) && json_number_value(partial) != 1)
         return refuse("partial_rotary_factor", "only 1 is supported");
-    const char *act = json_string_value(json_object_get(j, "hidden_act"));
-    if (act && strcmp(act, "silu") && strcmp(act, "swish"))
-        return refuse("hidden_act", "only silu is supported");
-    return NEB_OK;
+    return check_activation(j, kind);
 }
 
 /* ---- rotary positions ------------------------------------------------------------------------------------ */
@@ -209,16 +223,23 @@ static neb_status read_window(const json_t *j, struct neb_model_config *m)
     return NEB_OK;
 }
 
+/* What head_dim is where the file does not say it; 0: hidden / heads. */
+static int64_t default_head(enum neb_hf_kind kind)
+{
+    if (kind == NEB_HF_GEMMA) return 256;
+    return kind == NEB_HF_QWEN3 ? 128 : 0;
+}
+
 neb_status neb__hf_decoder_read(const struct json_t *j, enum neb_hf_kind kind, struct neb_model_config *m)
 {
-    NEB_TRY(check_keys(j));
+    NEB_TRY(check_keys(j, kind));
     NEB_TRY(get_whole(j, "vocab_size", -1, &m->vocab));
     NEB_TRY(get_whole(j, "hidden_size", -1, &m->hidden));
     NEB_TRY(get_whole(j, "intermediate_size", -1, &m->ffn));
     NEB_TRY(get_whole(j, "num_hidden_layers", -1, &m->layers));
     NEB_TRY(get_whole(j, "num_attention_heads", -1, &m->heads));
     NEB_TRY(get_whole(j, "num_key_value_heads", m->heads, &m->kv_heads));
-    NEB_TRY(get_whole(j, "head_dim", kind == NEB_HF_QWEN3 ? 128 : 0, &m->head_dim));
+    NEB_TRY(get_whole(j, "head_dim", default_head(kind), &m->head_dim));
     if (!m->head_dim && m->heads) m->head_dim = m->hidden / m->heads;
     NEB_TRY(get_whole(j, "max_position_embeddings", 2048, &m->max_positions));
     NEB_TRY(get_real(j, "rms_norm_eps", 1e-6, &m->norm_eps));
@@ -229,11 +250,12 @@ neb_status neb__hf_decoder_read(const struct json_t *j, enum neb_hf_kind kind, s
     m->bias = m->head_bias = m->embedding_norm = false;
     m->qkv_bias = kind == NEB_HF_QWEN2;
     m->qk_norm = kind == NEB_HF_QWEN3;
-    static const char *const set[][2] = {{"kind", "decoder"},
-                                         {"positions", "rope"},
-                                         {"norm", "rms"},
-                                         {"norm_place", "pre"},
-                                         {"activation", "swiglu"}};
+    m->embedding_scale = kind == NEB_HF_GEMMA;
+    const char *const set[][2] = {{"kind", "decoder"},
+                                  {"positions", "rope"},
+                                  {"norm", "rms"},
+                                  {"norm_place", "pre"},
+                                  {"activation", kind == NEB_HF_GEMMA ? "geglu" : "swiglu"}};
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         NEB_TRY(neb__opts_set(neb__model_options, m, set[i][0], set[i][1]));
     return NEB_OK;
@@ -276,7 +298,8 @@ neb_status neb__hf_decoder_write(const struct neb_model_yaml *f, const struct ne
     static const char *const types[] = {[NEB_HF_LLAMA] = "llama",
                                         [NEB_HF_MISTRAL] = "mistral",
                                         [NEB_HF_QWEN2] = "qwen2",
-                                        [NEB_HF_QWEN3] = "qwen3"};
+                                        [NEB_HF_QWEN3] = "qwen3",
+                                        [NEB_HF_GEMMA] = "gemma"};
     const struct neb_model_config *m = &f->model;
     json_t *more =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:f}", "model_type", types[kind],
@@ -284,11 +307,13 @@ neb_status neb__hf_decoder_write(const struct neb_model_yaml *f, const struct ne
                   "num_attention_heads", (json_int_t)a->heads, "num_key_value_heads", (json_int_t)a->kv_heads,
                   "head_dim", (json_int_t)a->head_dim, "intermediate_size", (json_int_t)a->ffn,
                   "max_position_embeddings", (json_int_t)a->max_positions, "rms_norm_eps", m->norm_eps,
-                  "attention_dropout", m->attention_dropout, "hidden_act", "silu", "initializer_range",
-                  m->init_deviation);
+                  "attention_dropout", m->attention_dropout, "hidden_act",
+                  a->gelu_gate ? "gelu_pytorch_tanh" : "silu", "initializer_range", m->init_deviation);
     bool bad = !more || json_object_update(j, more) || add_rope(m, j);
     json_decref(more);
-    if (kind == NEB_HF_LLAMA || kind == NEB_HF_QWEN3)
+    if (kind == NEB_HF_GEMMA)
+        bad |= json_object_set_new(j, "hidden_activation", json_string("gelu_pytorch_tanh")) != 0;
+    if (kind == NEB_HF_LLAMA || kind == NEB_HF_QWEN3 || kind == NEB_HF_GEMMA)
         bad |= json_object_set_new(j, "attention_bias", json_false()) != 0;
     return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
 }

@@ -80,8 +80,10 @@ static const char *misfit(const struct neb_model_config *m, const struct neb_arc
         {a->bias, "bias", "yes"},
         {!a->swiglu, "activation", m->activation},
         {!a->pre_norm, "norm_place", m->norm_place},
-        {a->embedding_norm || a->embedding_scale || a->head_bias,
-         "embedding_norm, embedding_scale or head_bias", "yes"},
+        {a->embedding_norm || a->embedding_scale != a->gelu_gate || a->head_bias,
+         "embedding_norm, embedding_scale (without geglu) or head_bias", "yes"},
+        {a->gelu_gate && (a->qkv_bias || a->qk_norm || !a->tied),
+         "activation geglu with qkv_bias, qk_norm or untied", "yes"},
         {a->qkv_bias && a->qk_norm, "qk_norm and qkv_bias", "yes"},
         {a->qkv_bias && a->head_dim * a->heads != a->hidden, "head_dim with qkv_bias",
          "another than hidden / heads"},
@@ -123,7 +125,7 @@ static neb_status kind_of(const struct neb_model_yaml *f, bool base, enum neb_hf
         return neb__fail(
             NEB_ERR_UNSUPPORTED,
             "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA, DistilBERT, GPT-2, Llama, "
-            "Qwen, Marian, M2M100, BART "
+            "Qwen, Gemma, Marian, M2M100, BART "
             "and mBART, so it cannot be exported; %s itself can be used with nebula-i",
             option, value, f->path);
     enum neb_hf_kind kind = NEB_HF_BERT;
@@ -134,6 +136,7 @@ static neb_status kind_of(const struct neb_model_yaml *f, bool base, enum neb_hf
     if (like_llama(&a)) kind = NEB_HF_LLAMA;
     if (like_llama(&a) && a.qkv_bias) kind = NEB_HF_QWEN2;
     if (like_llama(&a) && a.qk_norm) kind = NEB_HF_QWEN3;
+    if (like_llama(&a) && a.gelu_gate) kind = NEB_HF_GEMMA;
     if (a.kind == NEB_ENCODER_DECODER) kind = a.pre_norm ? NEB_HF_MBART : NEB_HF_BART;
     if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_SINUSOIDAL) kind = NEB_HF_MARIAN;
     if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_FAIRSEQ) kind = NEB_HF_M2M100;
@@ -209,7 +212,8 @@ static neb_status put(struct export *e, const neb_param *p, const float *from)
                               : add(e, source.name[i], rows + skip, cols, rank, &to));
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < cols; c++)
-                to[source.turned ? c * rows + r : (r + skip) * cols + c] = from[r * cols + c];
+                to[source.turned ? c * rows + r : (r + skip) * cols + c] =
+                    from[r * cols + c] - (source.plus ? 1 : 0);
     }
     return NEB_OK;
 }

@@ -115,7 +115,7 @@ static neb_status describe(struct import *m, const neb_param *p, struct neb_st_t
     }
     if (!locate(m, name, &source, t))
         return neb__fail(NEB_ERR_NOTFOUND, "%s has no tensor '%s'", m->from, source.name[0]);
-    out->type = is_float(t[0]->type) ? t[0]->type : NEB_ST_F32;
+    out->type = is_float(t[0]->type) && !source.plus ? t[0]->type : NEB_ST_F32;
     for (int i = 0; i < source.parts; i++) {
         NEB_TRY(check_part(m, t[i], &source, neb__hf_part_rows(&m->model->arch, &source, shape[0], i), cols));
         if (t[i]->type != out->type) out->type = NEB_ST_F32;
@@ -190,6 +190,19 @@ static neb_status put_computed(const struct import *m, const struct neb_st_tenso
     return status;
 }
 
+/* A norm's vector, as fp32: 1 + w, as their code computes it. */
+static neb_status put_plus_one(const struct neb_st_tensor *t, neb_st_put put, void *sink)
+{
+    const size_t n = (size_t)t->size / neb__st_type_size(t->type);
+    float *values = neb__malloc(n * sizeof *values + 1);
+    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
+    neb_status status = neb__st_to_f32(t, values);
+    for (size_t i = 0; status == NEB_OK && i < n; i++) values[i] += 1;
+    if (status == NEB_OK) status = put(sink, values, n * sizeof *values);
+    neb__free(values);
+    return status;
+}
+
 /* neb_st_make */
 static neb_status make(void *arg, int number, neb_st_put put, void *sink)
 {
@@ -202,8 +215,11 @@ static neb_status make(void *arg, int number, neb_st_put put, void *sink)
     for (int i = 0; i < source.parts; i++) {
         int64_t rows = neb__hf_part_rows(&m->model->arch, &source, mine->shape[0], i);
         int64_t skip = source.skips ? m->config.skip : 0;
-        NEB_TRY(source.turned ? put_turned(t[i], rows, cols, mine->type, put, sink)
-                              : put_elements(m, t[i], skip * cols, rows * cols, mine->type, put, sink));
+        if (source.plus)
+            NEB_TRY(put_plus_one(t[i], put, sink));
+        else
+            NEB_TRY(source.turned ? put_turned(t[i], rows, cols, mine->type, put, sink)
+                                  : put_elements(m, t[i], skip * cols, rows * cols, mine->type, put, sink));
         neb__hf_files_done(m->files, t[i]);
     }
     return NEB_OK;

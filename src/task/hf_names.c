@@ -93,6 +93,19 @@ static const struct rule llama[] = {
     {"head.weight", "lm_head.weight", ""},
     {NULL, NULL, NULL}};
 
+/* Norms multiply by 1 + weight. */
+static const struct rule gemma[] = {
+    {"embed.token", "~embed_tokens", ""},
+    {"decoder.layers.#.attention.qkv", "~layers.#.self_attn.{q_proj,k_proj,v_proj}", ""},
+    {"decoder.layers.#.attention.out", "~layers.#.self_attn.o_proj", ""},
+    {"decoder.layers.#.attention.norm", "~layers.#.input_layernorm", "p"},
+    {"decoder.layers.#.ffn.in", "~layers.#.mlp.{gate_proj,up_proj}", ""},
+    {"decoder.layers.#.ffn.out", "~layers.#.mlp.down_proj", ""},
+    {"decoder.layers.#.ffn.norm", "~layers.#.post_attention_layernorm", "p"},
+    {"decoder.norm", "~norm", "p"},
+    {"head.weight", "lm_head.weight", ""},
+    {NULL, NULL, NULL}};
+
 /* One stack of an encoder-decoder. */
 #define SEQ2SEQ_STACK(S)                                                                       \
     {S ".embed.position", "~" S ".embed_positions", "s"},                                      \
@@ -123,16 +136,16 @@ static const struct rule *const rules[] = {[NEB_HF_BERT] = bert,       [NEB_HF_X
                                            [NEB_HF_ELECTRA] = electra, [NEB_HF_DISTILBERT] = distilbert,
                                            [NEB_HF_GPT2] = gpt2,       [NEB_HF_LLAMA] = llama,
                                            [NEB_HF_MISTRAL] = llama,   [NEB_HF_QWEN2] = llama,
-                                           [NEB_HF_QWEN3] = llama,     [NEB_HF_MARIAN] = seq2seq,
-                                           [NEB_HF_M2M100] = seq2seq,  [NEB_HF_BART] = seq2seq,
-                                           [NEB_HF_MBART] = seq2seq};
+                                           [NEB_HF_QWEN3] = llama,     [NEB_HF_GEMMA] = gemma,
+                                           [NEB_HF_MARIAN] = seq2seq,  [NEB_HF_M2M100] = seq2seq,
+                                           [NEB_HF_BART] = seq2seq,    [NEB_HF_MBART] = seq2seq};
 static const char *const prefixes[] = {[NEB_HF_BERT] = "bert.",        [NEB_HF_XLMR] = "roberta.",
                                        [NEB_HF_ELECTRA] = "electra.",  [NEB_HF_DISTILBERT] = "distilbert.",
                                        [NEB_HF_GPT2] = "transformer.", [NEB_HF_LLAMA] = "model.",
                                        [NEB_HF_MISTRAL] = "model.",    [NEB_HF_QWEN2] = "model.",
-                                       [NEB_HF_QWEN3] = "model.",      [NEB_HF_MARIAN] = "model.",
-                                       [NEB_HF_M2M100] = "model.",     [NEB_HF_BART] = "model.",
-                                       [NEB_HF_MBART] = "model."};
+                                       [NEB_HF_QWEN3] = "model.",      [NEB_HF_GEMMA] = "model.",
+                                       [NEB_HF_MARIAN] = "model.",     [NEB_HF_M2M100] = "model.",
+                                       [NEB_HF_BART] = "model.",       [NEB_HF_MBART] = "model."};
 
 /* Whether the name is the stem with some number for #; the number, or -1. */
 static bool matches(const char *stem, const char *name, size_t n, long *number)
@@ -193,7 +206,8 @@ neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, 
         *out = (struct neb_hf_source){.parts = count_parts(r->theirs),
                                       .turned = strchr(r->flags, 'r') ||
                                                 (strchr(r->flags, 't') && !strcmp(dot, ".weight")),
-                                      .skips = strchr(r->flags, 's') != NULL};
+                                      .skips = strchr(r->flags, 's') != NULL,
+                                      .plus = strchr(r->flags, 'p') != NULL};
         for (int i = 0; i < out->parts; i++)
             spell(r->theirs, prefix ? prefixes[kind] : "", number, i, whole ? "" : dot, out->name[i]);
         return NEB_OK;
