@@ -52,6 +52,7 @@ static int known_seed(const char *mutant)
                  {"keep_open", 30046633},
                  {"believe_anybody", 9022085},
                  {"ask_below", 30010373},
+                 {"ask_the_gone", 41020755},
                  {"go_in_silence", 7012013}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, mutant)) return known[i].seed;

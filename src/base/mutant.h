@@ -76,6 +76,7 @@
     X(final_over_open, "a run may end behind an OPEN that is not committed yet")                    \
     X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk") \
     X(keep_open, "an update that no record may name any more stays open after a start")             \
+    X(ask_the_gone, "cells are asked of sites that have left, before one that had none at first")   \
     X(ask_below, "a candidate asks for a view that a site which was judged cannot join")
 #define NEB_MUTANT_FIRST_SECURE NEB_MUTANT_low_threshold
 

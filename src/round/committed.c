@@ -213,7 +213,11 @@ static void fetch_cells(struct neb_round *r)
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
         struct neb_core_cell *cell = &r->cell[c];
         any |= cell->fetching;
-        if (r->now >= cell->asked_at + patience) cell->asked = 0;
+        if (r->now >=
+            cell->asked_at + patience) { /* who did not give it has its next turn behind the others */
+            cell->refused |= NEB_MUTANT(ask_the_gone) ? 0 : cell->asked;
+            cell->asked = 0;
+        }
         for (uint64_t left = cell->asked; left; left &= left - 1) {
             unsigned s = (unsigned)__builtin_ctzll(left);
             if (open[s] < CELLS_OPEN) open[s]++;
