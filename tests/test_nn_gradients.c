@@ -184,6 +184,7 @@ static void decoders(void **state)
     RUN({"gpt2", "hidden=18 heads=3 ffn=31", NULL, {6, 1, 8}, {0}},
         {"llama", "hidden=24 heads=4 kv_heads=2 ffn=19 attention_dropout=0.1", NULL, {6, 3}, {0}},
         {"llama", "hidden=10 heads=3 kv_heads=1 head_dim=2 ffn=7 tied=yes bias=yes", NULL, {5}, {0}},
+        {"gemma", "hidden=24 heads=4 kv_heads=2 head_dim=4 ffn=19", NULL, {6, 3}, {0}},
         {"gpt2", "hidden=16 heads=2 norm_place=post activation=silu positions=none", NULL, {6, 2}, {0}});
 }
 
