@@ -35,7 +35,8 @@ paired() { # CREATOR JOINER
 # Two that go, or say nonsense, and one who stays and says nothing: it has the number until the site that shows the code leaves it.
 create a
 visit leaves; wait $visitor
-until_true "grep -q 'made no guess' a.err"
+until_true "grep -qE 'made no guess|is void' a.err"
+grep -q "made no guess" a.err || fail "a visit without a guess costs a its code"
 visit nonsense; wait $visitor
 visit silent
 until_true "grep -q met silent.met"
@@ -76,7 +77,8 @@ kill $creator; wait $creator || true
 # Another version: at the site that waits a word and no harm; a site that was given a code ends, since no other will come.
 create e
 visit version; wait $visitor
-until_true "grep -q 'made no guess' e.err"
+until_true "grep -qE 'made no guess|is void' e.err"
+grep -q "made no guess" e.err || fail "a visit without a guess costs e its code"
 visit version; wait $visitor
 "$nebula" pair f "$code" --relay $relay > f.out 2> f.err & joiner=$!
 paired e f
