@@ -122,6 +122,27 @@ static void who_has_no_cell_is_not_asked_before_others(void **state)
     }
 }
 
+/* A leader knows from its time as a follower that a root is trusted. The only other voter that signed it has lost its disk since:
+ * it gets the root with its own consent. */
+static void a_trusted_root_is_for_those_who_cannot_sign_it(void **state)
+{
+    (void)state;
+    struct solo s[2];
+    const struct neb_hash root = {{5}};
+    pair_start(s, (struct neb_members){1, 3, 3, 3, NEB_NO_SITE});
+    struct neb_round *r = s[neb__core_leads(s[1].r)].r;
+    const unsigned other = 1 - r->self;
+    neb__root_own(r, 1, &root);
+    struct neb_core_root *at = neb__root_find(r, 1, &root);
+    at->trusted = true;
+    for (int lost = 0; lost < 2; lost++) {
+        r->peer[other].rootless = lost;
+        neb__root_own(r, 1, &root);
+        assert_int_equal(at->consent, lost ? neb__bit(other) : 0);
+    }
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
 /* A leader that is shown another roster of its own epoch, signed by the operator, must not commit any more. A member's word
  * for one is not enough. */
 static void two_rosters_of_one_epoch_stop_commits(void **state)
@@ -449,6 +470,7 @@ int main(void)
         cmocka_unit_test(updates_are_not_fetched_twice),
         cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(who_has_no_cell_is_not_asked_before_others),
+        cmocka_unit_test(a_trusted_root_is_for_those_who_cannot_sign_it),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),
         cmocka_unit_test(removals_wait_for_those_that_stay),

@@ -117,15 +117,17 @@ static bool signed_enough(const struct neb_round *r, uint64_t sites)
            __builtin_popcountll(sites & r->roster.members) >= (voters < 3 ? 1 : need);
 }
 
+/* A leader may have been told as a follower that the root is trusted, and not by whom. Who catches up then needs the consent of
+ * those who cannot sign it now. */
 static void judge(struct neb_round *r, struct neb_core_root *at)
 {
     const struct neb_core_root *own = own_at(r, at->index);
-    if (!neb__core_leads(r) || !at->agree || at->trusted || (own && own != at)) return;
+    if (!neb__core_leads(r) || !at->agree || (own && own != at)) return;
     uint64_t cannot = 0;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
         if (s == r->self ? !r->whole : r->peer[s].rootless && neb__lead_live(r, s)) cannot |= neb__bit(s);
     if (!signed_enough(r, at->agree) || !neb__core_quorum(r, at->agree | cannot)) return;
-    at->consent = cannot & r->roster.voters;
+    at->consent |= cannot & r->roster.voters;
     at->trusted = true;
 }
 
