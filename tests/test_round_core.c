@@ -143,6 +143,22 @@ static void a_trusted_root_is_for_those_who_cannot_sign_it(void **state)
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }
 
+/* Behind the end a member comes back: the time to wait for it begins anew, once. */
+static void who_comes_back_behind_the_end_is_waited_for(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    const int64_t first = s.r->final_since = s.now;
+    for (int again = 0; again < 2; again++) {
+        solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_DOWN, .site = 1});
+        solo_run(&s, 1000);
+        solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+        assert_int_equal(s.r->final_since, first + 1000);
+    }
+    solo_stop(&s);
+}
+
 /* A leader that is shown another roster of its own epoch, signed by the operator, must not commit any more. A member's word
  * for one is not enough. */
 static void two_rosters_of_one_epoch_stop_commits(void **state)
@@ -471,6 +487,7 @@ int main(void)
         cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(who_has_no_cell_is_not_asked_before_others),
         cmocka_unit_test(a_trusted_root_is_for_those_who_cannot_sign_it),
+        cmocka_unit_test(who_comes_back_behind_the_end_is_waited_for),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),
         cmocka_unit_test(removals_wait_for_those_that_stay),
