@@ -5,6 +5,7 @@
 #include "fake_gpu.h"
 #include "forked.h"
 #include "optim/optimizer.h"
+#include "optim/whole.h"
 #include "tensor/matrices.h"
 #include "tensor/partition.h"
 
@@ -388,6 +389,35 @@ static void nobody_waits_for_values_that_cannot_come(void **state)
     check_log_restore();
 }
 
+/* Ranks that share one model bring its pieces together at the first one, and back. One of them has no memory for the list of its
+ * pieces. */
+static int cannot_list(struct neb_group *g, void *arg)
+{
+    struct net n = {0};
+    const int rank = neb__group_rank(g), poor = *(const int *)arg % RANKS;
+    const bool collect = *(const int *)arg < RANKS;
+    if (open_net(&n, g, 0) != NEB_OK) return 1;
+    const struct neb_layout one = {.world = g, .model = g};
+    float *whole = calloc((size_t)n.ps->whole_all, sizeof *whole);
+    neb__mem_fail_at(rank == poor ? 1 : 0);
+    neb_status status = collect ? neb__pieces_collect(&one, n.ps, false, n.ps->value, whole)
+                                : neb__pieces_distribute_first(&one, n.ps, false, whole, n.ps->value);
+    neb__mem_fail_at(0);
+    const bool told = status == (rank == poor ? NEB_ERR_NOMEM : NEB_ERR_PEER);
+    free(whole);
+    close_net(&n);
+    return (rank == poor || !rank || !poor) && !told; /* the first rank may be done with the others before */
+}
+
+static void nobody_waits_for_pieces_that_cannot_come(void **state)
+{
+    (void)state;
+    check_log_quiet();
+    for (int poor = 0; poor < 2 * RANKS; poor++)
+        assert_int_equal(forked_ranks(RANKS, 1e9, cannot_list, &poor), 0);
+    check_log_restore();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(has_equal_bits),
@@ -396,6 +426,7 @@ int main(void)
                                        cmocka_unit_test(devices_learn_the_same),
                                        cmocka_unit_test(holds_its_part),
                                        cmocka_unit_test(ends_together),
-                                       cmocka_unit_test(nobody_waits_for_values_that_cannot_come)};
+                                       cmocka_unit_test(nobody_waits_for_values_that_cannot_come),
+                                       cmocka_unit_test(nobody_waits_for_pieces_that_cannot_come)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

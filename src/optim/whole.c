@@ -2,7 +2,8 @@
  *
  * A rank tells the first one which pieces it holds and then sends or receives their values run by run. Only
  * the ranks of the first copy of the model talk to the first rank; the other copies get their values from the
- * rank of the first copy that holds the same parts. */
+ * rank of the first copy that holds the same parts. The first rank takes the others in turn, and they wait for it, for a checkpoint
+ * without a limit. So a rank that fails in between gives up the groups. */
 #include "optim/whole.h"
 #include "base/mem.h"
 
@@ -105,12 +106,11 @@ static neb_status serve(struct neb_group *g, const neb_params *ps, bool trainabl
     return NEB_OK;
 }
 
-neb_status neb__pieces_collect(const struct neb_layout *l, const neb_params *ps, bool trainable,
-                               const float *here, float *whole)
+static neb_status collect(const struct neb_layout *l, const neb_params *ps, bool trainable, const float *here,
+                          float *whole)
 {
     struct neb_group *g = neb__layout_model(l);
     struct list own;
-    if (neb__group_rank(neb__layout_data(l))) return NEB_OK;
     NEB_TRY(list_pieces(ps, trainable, true, &own));
     neb_status status;
     if (neb__group_rank(g)) {
@@ -125,8 +125,21 @@ neb_status neb__pieces_collect(const struct neb_layout *l, const neb_params *ps,
     return status;
 }
 
-neb_status neb__pieces_distribute_first(const struct neb_layout *l, const neb_params *ps, bool trainable,
-                                        const float *whole, float *here)
+static neb_status over(const struct neb_layout *l, neb_status status)
+{
+    if (status != NEB_OK) neb__layout_give_up(l);
+    return status;
+}
+
+neb_status neb__pieces_collect(const struct neb_layout *l, const neb_params *ps, bool trainable,
+                               const float *here, float *whole)
+{
+    if (neb__group_rank(neb__layout_data(l))) return NEB_OK;
+    return over(l, collect(l, ps, trainable, here, whole));
+}
+
+static neb_status distribute(const struct neb_layout *l, const neb_params *ps, bool trainable,
+                             const float *whole, float *here)
 {
     struct neb_group *g = neb__layout_model(l);
     struct list own;
@@ -141,6 +154,12 @@ neb_status neb__pieces_distribute_first(const struct neb_layout *l, const neb_pa
     }
     neb__free(own.piece);
     return status;
+}
+
+neb_status neb__pieces_distribute_first(const struct neb_layout *l, const neb_params *ps, bool trainable,
+                                        const float *whole, float *here)
+{
+    return over(l, distribute(l, ps, trainable, whole, here));
 }
 
 neb_status neb__pieces_distribute(const struct neb_layout *l, const neb_params *ps, bool trainable,
