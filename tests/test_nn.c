@@ -3,6 +3,7 @@
 #include "recorder.h"
 #include "rig.h"
 #include "base/mem.h"
+#include "tensor/tape.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -155,6 +156,31 @@ static float *trained(const char *family, const char *options, bool record, int 
     rig_batch_free(&b);
     rig_close(&r);
     return all;
+}
+
+static neb_status lost(void *arg)
+{
+    (void)arg;
+    return neb__quiet(NEB_ERR_PEER, "rank 1 of 2 has ended");
+}
+
+/* A recording that holds exchanges with a rank that is lost must not run once more. */
+static void a_refused_run_launches_nothing(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_batch b;
+    float loss[8];
+    open_loaded(&r, &b, "bert", "");
+    recorder_take(r.device);
+    for (int i = 0; i < 5; i++) assert_ok(rig_step(&r, 3e-3f, (uint32_t)i, loss));
+    const int before = recorder_launches();
+    assert_true(before > 0);
+    neb__tape_ask_first(r.tape, lost, NULL);
+    assert_status(rig_step(&r, 3e-3f, 5, loss), NEB_ERR_PEER);
+    assert_int_equal(recorder_launches(), before);
+    rig_batch_free(&b);
+    rig_close(&r);
 }
 
 static void compare_bits(const char *family, const char *one, const char *two, bool record, int steps)
@@ -318,7 +344,8 @@ static void steps_allocate_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bad_configs),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_refused_run_launches_nothing),
+                                       cmocka_unit_test(bad_configs),
                                        cmocka_unit_test(bad_batches),
                                        cmocka_unit_test(packing),
                                        cmocka_unit_test(repeats_bit_for_bit),

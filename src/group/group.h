@@ -91,7 +91,9 @@ neb_status neb__group_agree(struct neb_group *g, neb_status status);
 /* This rank cannot go on, in the middle of operations that the others expect. They end at once and name it. */
 void neb__group_give_up(struct neb_group *g);
 
-bool neb__group_broken(const struct neb_group *g);     /* a rank was lost */
+bool neb__group_broken(const struct neb_group *g); /* a rank was lost */
+neb_status neb__group_usable(
+    const struct neb_group *g); /* NEB_ERR_PEER: it is broken; the message names the rank */
 const char *neb__group_why(const struct neb_group *g); /* names the rank; "": not known, or not broken */
 void neb__group_break(struct neb_group *g); /* a rank cannot be trusted: no operation is tried again */
 /* Ends all processes of the group. */

@@ -65,7 +65,6 @@ extern int64_t (*neb__group_clock)(void);
 double neb__group_since(int64_t ns); /* seconds */
 /* All ranks of the site. */
 const struct neb_group *neb__group_site(const struct neb_group *g);
-neb_status neb__group_usable(const struct neb_group *g); /* NEB_ERR_PEER: it is broken */
 neb_status neb__group_gather_bytes(struct neb_group *g, void *bytes, const int64_t *edge);
 
 /* pretend.c: counts a sum of n values that ranks share out. */

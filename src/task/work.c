@@ -146,6 +146,12 @@ static void beat(void *ranks)
     neb__group_beat(ranks);
 }
 
+/* An exchange inside a recording would wait for a rank that is gone. */
+static neb_status has_all_ranks(void *ranks)
+{
+    return neb__group_usable(ranks);
+}
+
 static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
 {
     NEB_TRY(open_device(w));
@@ -163,7 +169,10 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
     neb_tape_allow_fallback(w->tape, w->job->train.fallback);
     if (!can_record(w)) neb_tape_graphs(w->tape, false);
-    if (neb__layout_world(w->layout)) neb__tape_on_call(w->tape, beat, neb__layout_world(w->layout));
+    if (neb__layout_world(w->layout)) {
+        neb__tape_on_call(w->tape, beat, neb__layout_world(w->layout));
+        neb__tape_ask_first(w->tape, has_all_ranks, neb__layout_world(w->layout));
+    }
     NEB_TRY(neb__work_make_whole(w));
     NEB_TRY(make_optimizer(w));
     struct neb_device_info info;

@@ -332,6 +332,7 @@ neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
 neb_status neb__tape_planned(neb_tape *t, const struct neb_run *run, neb_compute_fn compute_with)
 {
     if (!run->fn) return neb__fail(NEB_ERR_INVALID, "the run has no model function");
+    if (t->may_run) NEB_TRY(t->may_run(t->may_run_arg));
     uint64_t key = full_key(run);
     for (int attempt = 0;; attempt++) {
         struct neb_plan *plan = find_plan(t, key);
@@ -382,6 +383,12 @@ void neb__tape_on_call(neb_tape *t, void (*fn)(void *arg), void *arg)
 {
     t->on_call = fn;
     t->on_call_arg = arg;
+}
+
+void neb__tape_ask_first(neb_tape *t, neb_status (*fn)(void *arg), void *arg)
+{
+    t->may_run = fn;
+    t->may_run_arg = arg;
 }
 
 void neb__tape_force_reference(neb_tape *t, bool on)

@@ -132,6 +132,8 @@ struct neb_tape {
     bool announced;             /* grad_ready was called in this run */
     void (*on_call)(void *arg); /* neb__tape_on_call() */
     void *on_call_arg;
+    neb_status (*may_run)(void *arg); /* neb__tape_ask_first() */
+    void *may_run_arg;
 };
 
 /* Reports an error with scope and op in front, and makes the run fail with it. Returns the status. */
@@ -224,6 +226,10 @@ bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot);
 
 /* fn is called after every device call of a run. NULL: nothing is. */
 void neb__tape_on_call(neb_tape *t, void (*fn)(void *arg), void *arg);
+
+/* fn is asked before every run, and a run that it refuses does not begin: a recording may hold exchanges with ranks that are lost
+ * by now. NULL: nobody is asked. */
+void neb__tape_ask_first(neb_tape *t, neb_status (*fn)(void *arg), void *arg);
 
 /* For tests: every fused slot is composed from primitives. */
 void neb__tape_force_reference(neb_tape *t, bool on);
