@@ -48,7 +48,7 @@ on r sysctl -qw net.ipv4.ip_forward=1
 
 # Nobody gets in, even with a route to the inside. (Shown by a server that the router itself reaches.)
 ip -n "$tag-r" route add 192.168.1.0/24 via 10.9.1.2
-on a "$nebula" relay --listen 0.0.0.0:7100 --folder "$dir/bait" > "$dir/bait.out" 2> /dev/null &
+ip netns exec "$tag-a" "$nebula" relay --listen 0.0.0.0:7100 --folder "$dir/bait" > "$dir/bait.out" 2> /dev/null &
 bait=$!
 pids=$bait
 while ! grep -q "^relay://" "$dir/bait.out" 2> /dev/null; do kill -0 "$bait" || fail "no server behind the router"; sleep 0.1; done
@@ -62,18 +62,18 @@ start=$(date +%s)
 cd "$dir"
 "$nebula" new demo --sites a,b > new.log 2>&1 || fail "no job"
 cd demo && rm -rf a b
-on r "$nebula" relay --listen 0.0.0.0:7500 --address 10.9.1.1:7500 --folder "$dir/relay" > "$dir/relay.out" 2> "$dir/relay.log" &
+ip netns exec "$tag-r" "$nebula" relay --listen 0.0.0.0:7500 --address 10.9.1.1:7500 --folder "$dir/relay" > "$dir/relay.out" 2> "$dir/relay.log" &
 pids=$!
 while ! grep -q '^relay://' "$dir/relay.out"; do kill -0 "$pids" || fail "no relay host"; sleep 0.1; done
 # The relay host has one name for both: 10.9.1.1 is an address of its machine that either reaches through its router.
-on a "$nebula" pair a --relay 10.9.1.1:7500 > "$dir/code" 2> "$dir/pair-a.log" &
+ip netns exec "$tag-a" "$nebula" pair a --relay 10.9.1.1:7500 > "$dir/code" 2> "$dir/pair-a.log" &
 first=$!
 pids="$pids $first"
 while [ ! -s "$dir/code" ]; do kill -0 "$first" || fail "no code"; sleep 0.1; done
 on b "$nebula" pair b "$(head -1 "$dir/code")" --relay 10.9.1.1:7500 > /dev/null 2> "$dir/pair-b.log" || fail "b was not paired"
 wait "$first" || fail "a was not paired"
 for s in a b; do
-    on $s "$nebula" train job.yaml --site $s out="$dir/out-$s" train.threads=1 train.steps=40 > "$dir/$s.out" 2> "$dir/$s.log" &
+    ip netns exec "$tag-$s" "$nebula" train job.yaml --site $s out="$dir/out-$s" train.threads=1 train.steps=40 > "$dir/$s.out" 2> "$dir/$s.log" &
     pids="$pids $!"
 done
 for s in a b; do
