@@ -97,6 +97,19 @@ for word in distill.on_policy=0 distill.beta=0; do
     rm -rf other/same-?
 done
 
+# A student that is killed in the last `lag` steps, when it has written samples that nobody will learn from, goes on as well.
+late="train.steps=12 train.save_every=1 train.warmup=2"
+begin same calm $late; end same
+for try in 1 2 3; do
+    rm -rf last
+    begin same last $late train.speed=1500
+    until ls last/same-b/checkpoints 2>/dev/null | grep -q '0*1[01]'; do alive $b || break; sleep 0.02; done
+    alive $b && kill -9 $b && { wait $b 2>/dev/null || true; (site same b last $late) & b=$!; try=done; }
+    end same
+    [ $try != done ] || break
+done
+cmp calm/same-b/model.safetensors last/same-b/model.safetensors || fail "killed in its last steps the student learned something else"
+
 refused() { # MESSAGE WORD…
     local message=$1; shift
     ! "$nebula" train "$@" > refused.log 2>&1 || fail "accepted: $*"
@@ -109,6 +122,8 @@ refused "cannot judge a student" same.yaml --site b wan.recorded=x
 refused "writes no text" text.yaml --site b task=mlm model.family=bert
 refused "must be at most 256" same.yaml --site b distill.top_k=300
 refused "distill.lag" same.yaml --site b distill.lag=0
+refused "4000 micro-batches" same.yaml --site b distill.lag=2000
+refused "judges nothing" same.yaml --site b distill.on_policy=0.0004
 refused "distill.beta" same.yaml --site b distill.beta=2
 refused "needs one teacher site" same.yaml --site b 'sites[2].name=c' 'sites[2].role=teacher'
 echo "on_policy: ok"

@@ -34,7 +34,7 @@ struct neb_loss {
  * Jensen-Shannon divergence of P (student) and Q (teacher) over k + 1 parts, the k tokens and all others together:
  *   beta 0: KL(Q || P);  beta 1: KL(P || Q);  else beta KL(Q || M) + (1 - beta) KL(P || M), M = beta Q + (1 - beta) P
  * Q of all others is what the k leave, at least 1e-4, and Q of a token at least 1e-9, after which Q is divided by its
- * sum; where the k are all classes, there are no others. A row without ids counts 0. */
+ * sum; at beta 0 P of all others counts as at least 1e-6; where the k are all classes, there are no others. A row without ids counts 0. */
 #define NEB_JUDGED_MAX 256
 struct neb_targets {
     const int32_t *target; /* (rows); NULL when ce is 0 */

@@ -130,6 +130,15 @@ static neb_status check_on_policy(const struct neb_job *j)
                              j->task);
     if (j->distill.top_k > 256)
         return neb__doc_fail(&j->doc, "distill.top_k", "distill.top_k with on_policy must be at most 256");
+    if (j->distill.on_policy < 0.001)
+        return neb__doc_fail(&j->doc, at,
+                             "distill.on_policy is %g: a share of less than 0.001 judges nothing",
+                             j->distill.on_policy);
+    if ((j->distill.lag + 1) * j->train.micro > 4000)
+        return neb__doc_fail(&j->doc, "distill.lag",
+                             "distill.lag %" PRId64 " with train.micro %" PRId64
+                             ": at most 4000 micro-batches of samples may be under way; use a smaller lag",
+                             j->distill.lag, j->train.micro);
     if (j->wan.recorded)
         return neb__doc_fail(&j->doc, "wan.recorded",
                              "wan.recorded: a record cannot judge a student's samples; leave out "

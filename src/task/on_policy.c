@@ -121,6 +121,7 @@ static neb_status open_sampler(struct neb_own_sampler *s, int64_t batch)
     s->made = NEB_NEW_ARRAY(int32_t, CHUNK * (size_t)room);
     if (!s->prompt || !s->made) return neb__fail(NEB_ERR_NOMEM, "out of memory for samples");
     neb__vocab_of(s->data->tok, &s->vocab);
+    neb__model_set_outputs(s->model, neb__tok_vocab(s->data->tok)); /* no row of padding is ever drawn */
     return make_decoding(s);
 }
 
@@ -232,9 +233,8 @@ static neb_status sample_batch(struct neb_own_sampler *s)
 
 neb_status neb__own_sampler_step(struct neb_own_sampler *s, neb_own_sampler_fn give, void *arg)
 {
-    const int64_t end = s->job->train.steps * s->job->train.micro;
+    /* Also those behind the last step: a checkpoint counts on samples for lag batches more, and the run may be made longer. */
     for (int64_t i = 0; i < s->job->train.micro; i++) {
-        if (neb__batches_step(s->stream) >= end) return NEB_OK; /* nobody will learn from them */
         NEB_TRY(neb__batches_next(s->stream, s->batch));
         if (!neb__on_policy_judged(s->job, s->batch->step)) continue;
         NEB_TRY(sample_batch(s));

@@ -199,7 +199,9 @@ INLINE double judged_loss(const struct neb_xent *a, int64_t r, void *x, float ma
         loss += part_divergence(j.p[i], j.q[i], a->t.beta, &slope[i]);
         mean += j.p[i] * slope[i];
     }
-    if (j.rest_q > 0) loss += part_divergence(j.rest_p, j.rest_q, a->t.beta, &rest_slope);
+    /* rest_p is a difference, of which the last 1e-7 is noise; the slope at beta 0 divides by it */
+    const double rest_p = a->t.beta <= 0 && j.rest_p < 1e-6 ? 1e-6 : j.rest_p;
+    if (j.rest_q > 0) loss += part_divergence(rest_p, j.rest_q, a->t.beta, &rest_slope);
     mean += j.rest_p * rest_slope;
     if (!a->want_grad) return loss;
     xent_grad(x, a->classes, max, (float)(w * (rest_slope - mean) / sum), 0, 0, 1, 0, T);
