@@ -120,8 +120,7 @@ void neb__gate_stage_use(struct neb_stage_site *s, struct neb_gate_channel *c);
 /* gate_private.c. The order of the journal's step. With a key it owes neb__step_key_wipe(). */
 neb_status neb__gate_step_order(const struct neb_step_key *secret, const struct neb_gate_entry *step,
                                 int depth, struct neb_gate_order *out);
-/* The ranks have repeated the journal's step. NEB_ERR_STATE: it came out differently, and the budget does not allow that */
-neb_status neb__gate_charge_repeated(struct neb_privacy_ledger *account, const struct neb_gate_entry *step,
-                                     const struct neb_gate_answer *made);
+/* The ranks have repeated the journal's step. NEB_ERR_STATE: it came out differently, and must not leave the site */
+neb_status neb__gate_check_repeated(const struct neb_gate_entry *step, const struct neb_gate_answer *made);
 
 #endif

@@ -292,7 +292,7 @@ static neb_status repeat(struct neb_gate *g, const struct neb_gate_entry *e)
     neb_status status = call(g, &o, -1, &a);
     neb__step_key_wipe(&o.key);
     if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
-    return neb__gate_charge_repeated(g->t->account, e, &a);
+    return neb__gate_check_repeated(e, &a);
 }
 
 static neb_status replay(struct neb_gate *g)

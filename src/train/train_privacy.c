@@ -5,7 +5,7 @@
  * which the work knows, or the ranks of a gateway.
  *
  * A step of unit sample is charged by the process that has the account: the gateway, the first of ranks that were started by hand, or the only
- * process. The ranks have no account. What they make again after a loss is charged once more if it is not the same (gateway.c). */
+ * process. The ranks have no account. What they make again after a loss must be the same (gate_private.c). */
 #include "base/log.h"
 #include "run/session.h"
 #include "train/train_internal.h"
