@@ -313,7 +313,8 @@ void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
     if (cell->fetching)
         cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* time for its root to become trusted */
     cell->cell_index = 0;                              /* the driver keeps one, the last that came */
-    if (ev->version <= cell->v_app && ev->site < NEB_SITES_MAX) cell->refused |= neb__bit(ev->site);
+    /* Whoever has answered has had its turn, also with a cell: a liar's useless ones must not keep the others from theirs. */
+    if (ev->site < NEB_SITES_MAX) cell->refused |= neb__bit(ev->site);
     if (ev->version <= cell->v_app) return; /* the peer's is not newer */
     cell->cell_root = ev->root;
     cell->cell_index = ev->index;
