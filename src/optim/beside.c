@@ -102,6 +102,7 @@ static void complete(void *arg, neb_param *p)
 void neb__beside_arm(neb_optimizer *o, neb_tape *t, const struct neb_reduce *reduce)
 {
     struct neb_beside *b = o->beside;
+    if (b) b->at_work = b->done = false;
     if (!b || o->site || t->grad_ready || (reduce && reduce->grads)) return;
     for (int i = 0; i < b->n; i++) b->bucket[i].left = b->bucket[i].params;
     b->next = 0;
