@@ -15,8 +15,8 @@ lab=
 trap 'release_ports; kill $lab $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log */*/ranks/*.log; do echo "== $f" >&2; tail -n 8 "$f" >&2; done; exit 1; }
-cat "$top/LICENSE" "$top"/docs/[a-f]*.md > text
-tail -c 6000 text > valid
+cat "$top/LICENSE" > text # a text that stays as it is: how far two orders of adding up come apart depends on it
+tail -c 3000 text > valid
 cat > one.yaml <<'YAML'
 name: stages
 task: causal
