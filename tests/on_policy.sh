@@ -5,8 +5,9 @@
 # tokenizer and a causal student do the same.
 set -eu
 nebula=$1
+. "$(dirname "$0")/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
 
@@ -14,11 +15,9 @@ awk 'BEGIN { srand(7); split("a red dog sees the green tree two men run here now
     for (i = 0; i < 440; i++) { n = 3 + int(rand() * 6); s = t = ""
         for (k = 0; k < n; k++) { w = 1 + int(rand() * 12); s = s (k ? " " : "") e[w]; t = t (k ? " " : "") d[w] }
         print s "\t" t > (i < 400 ? "train.tsv" : "valid.tsv"); print t > (i < 400 ? "train.txt" : "valid.txt") } }'
-base=$((20000 + $$ % 10000))
-n=0
 for s in a b; do
     "$nebula" site init $s > /dev/null 2>&1
-    "$nebula" roster add draft $s 127.0.0.1:$((base + n)); n=$((n + 1))
+    "$nebula" roster add draft $s 127.0.0.1:$(free_port)
 done > /dev/null
 "$nebula" roster seal draft roster --operator a > /dev/null
 for s in a b; do "$nebula" roster join roster $s > /dev/null; done

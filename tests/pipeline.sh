@@ -6,13 +6,14 @@
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 if ! command -v mpirun > /dev/null || [ ! -e "$(dirname "$nebula")/libnebula-i-mpi.so" ]; then
     echo "pipeline: skipped, there is no Open MPI (apt install libopenmpi-dev openmpi-bin, then build again)"
     exit 0
 fi
 dir=$(mktemp -d)
 started=
-trap 'kill $started 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill $started 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log */ranks/*.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
 
@@ -100,11 +101,9 @@ refused "two models" parallel.pipeline=2 task=rtd model.family=electra
 for figure in ratio.data2 ratio.tensor2 ratio.pipeline2 bubble.pipeline2; do grep -q "\"$figure\"" bench.json || fail "no figure $figure"; done
 
 # ---- two sites, one of them in stages
-port=$((21000 + $$ % 10000))
 for s in a b; do
     "$nebula" site init $s > /dev/null
-    "$nebula" roster add draft $s 127.0.0.1:$port
-    port=$((port + 1))
+    "$nebula" roster add draft $s 127.0.0.1:$(free_port)
 done
 "$nebula" roster seal draft roster --operator a > /dev/null
 for s in a b; do "$nebula" roster join roster $s > /dev/null; done

@@ -6,8 +6,9 @@
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
 
@@ -15,11 +16,9 @@ awk 'BEGIN { srand(7); split("a red dog sees the green tree two men run here now
     for (i = 0; i < 440; i++) { n = 3 + int(rand() * 6); s = t = ""
         for (k = 0; k < n; k++) { w = 1 + int(rand() * 12); s = s (k ? " " : "") e[w]; t = t (k ? " " : "") d[w] }
         print s "\t" t > (i < 400 ? "train.tsv" : "valid.tsv") } }'
-base=$((20000 + $$ % 10000))
-n=0
 for s in a b c; do
     "$nebula" site init $s > /dev/null 2>&1
-    "$nebula" roster add draft $s 127.0.0.1:$((base + n)); n=$((n + 1))
+    "$nebula" roster add draft $s 127.0.0.1:$(free_port)
 done > /dev/null
 "$nebula" roster seal draft roster --operator a > /dev/null
 for s in a b c; do "$nebula" roster join roster $s > /dev/null; done
@@ -28,7 +27,7 @@ mkdir two
     cd two
     for s in a b; do
         "$nebula" site init $s > /dev/null
-        "$nebula" roster add draft $s 127.0.0.1:$((base + n)); n=$((n + 1))
+        "$nebula" roster add draft $s 127.0.0.1:$(free_port)
     done > /dev/null
     "$nebula" roster seal draft roster --operator a > /dev/null
     for s in a b; do "$nebula" roster join roster $s > /dev/null; done
@@ -125,7 +124,7 @@ grep -q "translations.cache was lost or changed" lost-sequence-b.log || fail "no
 mkdir corpus && cp train.tsv corpus/en-de.train.tsv && cp valid.tsv corpus/en-de.valid.tsv
 small="tokenizer.vocab=60 model.hidden=32 model.layers=1 model.decoder_layers=1 model.heads=2 model.ffn=64 train.steps=4 train.tokens=256 train.max_len=48
     train.save_every=2 train.average=1 train.warmup=1 train.threads=1"
-"$nebula" lab "$top/examples/distil.yaml" --wan 1gbit,1ms --mode relay --port $((base + 20)) $small distill.sequence=beam2 distill.n=2 > lab.log 2>&1 ||
+"$nebula" lab "$top/examples/distil.yaml" --wan 1gbit,1ms --mode relay --port $(free_port) $small distill.sequence=beam2 distill.n=2 > lab.log 2>&1 ||
     fail "the example"
 grep -qh "targets by the teacher" lab.log out/distil/boston/log || fail "the example: no targets by the teacher"
 [ -f out/distil/boston/model.safetensors ] || fail "the example left no model"
