@@ -272,7 +272,6 @@ struct neb_round {
     bool proven;           /* it forgot a vote or a record that it signed: nobody's word alone */
     bool begins;           /* its disk seems to have been lost, but nobody has begun */
     uint64_t blank;        /* sites that show that they have promised nothing */
-    uint64_t greet_claims; /* sites that say, without proof, that this one forgot something */
     uint64_t boot_view, boot_normal, boot_head; /* the promises on the disk when this process began */
     bool spoke;                                 /* this process has greeted and may have promised something */
     int greet_phase;

@@ -6,10 +6,10 @@
  * If too few answer in time, its disk is undamaged, and nobody remembers more of it than it does itself, it
  * trusts its disk. An empty disk is trusted only while nobody has known this site before.
  *
- * That a site forgot something needs proof, because a site that forgot gives nobody the answer that a start needs: one liar that
- * says it to several would make them wait for each other. The proof is a signature of the site itself (a lapse, a statement), or,
- * for an empty disk, a certificate: there are records, of which the site may have acknowledged some. Whoever only says so is not
- * counted among those whose silence about this site lets it trust its disk. */
+ * That a site forgot something needs proof where it has a log to stand by: a signature of the site itself (a lapse, a statement). An
+ * empty disk has none, so anybody's word is enough to doubt it, and a certificate or a record that has come is proof. The member that
+ * remembers may be the only one in reach, and may have lost the certificate in a crash: whoever did not believe it would vote twice.
+ * A liar can say it, too. So a doubt without proof ends where enough voters have promised nothing themselves (nobody_began()). */
 #include "round/core.h"
 #include "base/mutant.h"
 #include "base/rng.h"
@@ -42,7 +42,7 @@ static void greet_phase(struct neb_round *r, int phase)
 void neb__view_greet(struct neb_round *r)
 {
     r->state = NEB_ROUND_BOOT;
-    r->greet_any = r->greet_claims = 0;
+    r->greet_any = 0;
     r->ask_phase = 0;
     r->leader = NEB_NO_SITE;
     r->greet_end = r->now + r->cfg.greet_ms;
@@ -161,7 +161,7 @@ static bool lost(const struct neb_round *r, const struct neb_round_frame *f, boo
     return r->empty && f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
 }
 
-/* Others know a lapse of this site, so its disk was lost, or it was killed in its first greeting. If enough voters to meet every
+/* Others know a lapse of this site or say that its disk was lost, or it was killed in its first greeting. If enough voters to meet every
  * quorum that this site may have been part of have promised nothing themselves, there was no such quorum. (One of them may have
  * lost its disk, too: two at a time are more than is promised.) Whoever can show that the run has begun has the time of a greeting
  * for it. A new lapse is needed all the same, which makes void what this site may have said. */
@@ -184,10 +184,9 @@ static bool own_lapse(const struct neb_round *r, const struct neb_round_frame *f
 void neb__view_greet_answered(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
-    if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback) && !NEB_MUTANT(trust_empty_disk)) {
-        if (r->cfg.quorum == NEB_QUORUM_OLD || NEB_MUTANT(believe_anybody)) r->forgot = true;
-        if (r->empty && !r->spoke) r->greet_claims |= neb__bit(from); /* the proof may be on its way */
-    }
+    /* Nobody signs this flag, so it counts only for an empty disk, which has no promise to stand by. */
+    bool word_counts = (r->empty && !NEB_MUTANT(trust_empty_disk)) || r->cfg.quorum == NEB_QUORUM_OLD;
+    if ((f->flags & NEB_FLAG_FORGOT) && word_counts && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
     bool own = own_lapse(r, f);
     if (lost(r, f, own)) r->forgot = true;
     neb__lapses_learn(r, from, f); /* a lost disk knew them: they are known again before this site counts */
@@ -246,7 +245,7 @@ void neb__view_greet_tick(struct neb_round *r)
     if (r->forgot && nobody_began(r)) r->forgot = false, r->begins = true;
     bool trust = !r->damaged && !r->forgot && !r->begins &&
                  (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
-    if (trust && neb__core_quorum(r, (r->greet_any & ~r->greet_claims) | neb__bit(r->self))) {
+    if (trust && neb__core_quorum(r, r->greet_any | neb__bit(r->self))) {
         greet_done(r, r->greet_known);
         return;
     }
