@@ -269,9 +269,9 @@ struct neb_round {
 
     /* greeting after a start */
     uint64_t greet_nonce, greeted, greet_any, greetings;
-    bool proven;           /* it forgot a vote or a record that it signed: nobody's word alone */
-    bool begins;           /* its disk seems to have been lost, but nobody has begun */
-    uint64_t blank;        /* sites that show that they have promised nothing */
+    bool proven;    /* it forgot a vote or a record that it signed: nobody's word alone */
+    bool begins;    /* its disk seems to have been lost, but nobody has begun */
+    uint64_t blank; /* sites that show that they have promised nothing */
     uint64_t boot_view, boot_normal, boot_head; /* the promises on the disk when this process began */
     bool spoke;                                 /* this process has greeted and may have promised something */
     int greet_phase;
