@@ -1,8 +1,7 @@
 /* bench_private.c: what secure sums cost beside the plain int8 rung, at 25 million parameters.
  *
  *     bytes.N   bytes that a site of N sends to one peer for a sweep over all fragments (updates, records and every other message), over the
- *               same with int8, as the sessions count them. Five and ten sites have a tenth of the parameters each: what does not
- *               depend on their number weighs ten times as much there
+ *               same with int8, as the sessions count them
  *     cpu.3     processor seconds of the session's own thread a sweep (coding, storing, checking, applying), three sites over the
  *               loopback, over the same with int8. Arms take turns; each figure is the median of them
  *     seconds.secure, seconds.int8   these processor seconds themselves
@@ -33,7 +32,7 @@ enum { SITES_MAX = 10, PARTS = 64, TURNS_MAX = 9 };
 
 struct options {
     double params;
-    int64_t rounds, turns, port;
+    int64_t rounds, turns, port, sites;
 };
 
 static const struct neb_opt table[] = {
@@ -43,6 +42,8 @@ static const struct neb_opt table[] = {
             NEB_OPT_RANGE(1, 1000)),
     NEB_OPT(struct options, turns, NEB_OPT_INT, "3", NULL, "arms of each kind, in turn",
             NEB_OPT_RANGE(1, TURNS_MAX)),
+    NEB_OPT(struct options, sites, NEB_OPT_INT, "0", NULL,
+            "only the figures of so many sites (3, 5, 10); 0: all", NEB_OPT_RANGE(0, SITES_MAX)),
     NEB_OPT(struct options, port, NEB_OPT_INT, "17610", NULL, "the first of ten ports of this machine",
             NEB_OPT_RANGE(1024, 65000)),
     NEB_OPT_END,
@@ -321,10 +322,10 @@ static double masked_bytes(size_t n, int sites)
            offer + reveal;
 }
 
-static int small_arms(const struct options *o, int sites, double most, struct neb_figures *f)
+static int many_sites(const struct options *o, int sites, double most, struct neb_figures *f)
 {
     char name[32];
-    struct cost plain = arm(o, sites, o->params / 10, false), secure = arm(o, sites, o->params / 10, true);
+    struct cost plain = arm(o, sites, o->params, false), secure = arm(o, sites, o->params, true);
     if (plain.bytes <= 0 || secure.bytes <= 0) return 1;
     snprintf(name, sizeof name, "bytes.%d", sites);
     neb__figures_add(f, name, secure.bytes / plain.bytes, "x", NEB_AT_MOST, most);
@@ -360,11 +361,13 @@ static int all_figures(const struct options *o, struct neb_figures *f)
     } cases[] = {{3, 1.35}, {5, 1.5}, {10, 1.65}};
     const size_t n = (size_t)o->params / 8; /* eight fragments */
     double plain = plain_bytes(n);
-    int rc = plain > 0 ? three_sites(o, f) : 1;
-    if (!rc) rc = unmasking(o, f);
+    int rc = plain > 0 ? 0 : 1;
+    if (!rc && (!o->sites || o->sites == 3)) rc = three_sites(o, f);
+    if (!rc && !o->sites) rc = unmasking(o, f);
     for (size_t i = 0; !rc && i < sizeof cases / sizeof *cases; i++) {
         char name[32];
-        if (cases[i].sites > 3) rc = small_arms(o, cases[i].sites, cases[i].most, f);
+        if (o->sites && o->sites != cases[i].sites) continue;
+        if (cases[i].sites > 3) rc = many_sites(o, cases[i].sites, cases[i].most, f);
         snprintf(name, sizeof name, "size.%d", cases[i].sites);
         neb__figures_add(f, name, masked_bytes(n, cases[i].sites) / plain, "x", NEB_AT_MOST, cases[i].most);
     }
