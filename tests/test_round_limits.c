@@ -169,12 +169,64 @@ static void a_huge_view_shuts_no_leader_out(void **state)
     solo_stop(&s);
 }
 
+/* A member names a view as high as the others listen to, or higher, a thousand times in 100 s. A voter without a leader comes up
+ * slowly. */
+static void nobody_is_pushed_far(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        struct solo s[2];
+        pair_start(s, three);
+        s[0].other = s[1].other = NULL;
+        solo_run(&s[1], 60000);
+        for (int i = 0; i < 1000; i++) {
+            uint64_t before = s[1].r->view,
+                     leap = way ? 3 * NEB_VIEW_LEAP : NEB_VIEW_LEAP - 2 * NEB_SITES_MAX;
+            uint64_t number = (before + leap) / NEB_SITES_MAX * NEB_SITES_MAX + 2;
+            solo_frame(&s[1], (struct neb_round_frame){.type = way == 2 ? NEB_ROUND_FRAME_ASK
+                                                                        : NEB_ROUND_FRAME_ELECT,
+                                                       .from = 2,
+                                                       .view = number,
+                                                       .number = number});
+            solo_run(&s[1], 1);
+            assert_true(s[1].r->view >= before && s[1].r->view <= before + NEB_VIEW_PUSH + NEB_SITES_MAX);
+        }
+        assert_true(s[1].r->view > NEB_VIEW_PUSH && s[1].r->view < 10 * NEB_VIEW_PUSH);
+        for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+    }
+}
+
+/* A voter that was pushed further above the others than they listen to is not lost: a leader comes up to it, and so does a voter
+ * that needs its vote to have a leader. */
+static void the_pushed_find_back(void **state)
+{
+    (void)state;
+    const struct neb_members two = {1, 3, 3, 3, NEB_NO_SITE};
+    for (int way = 0; way < 2; way++) {
+        struct solo s[2];
+        pair_start(s, way ? two : (struct neb_members){1, 3, 1, 3, NEB_NO_SITE});
+        uint64_t far = s[0].r->view + (way ? NEB_VIEW_LEAP + NEB_VIEW_PUSH : 5 * NEB_VIEW_LEAP);
+        neb__view_follow(s[1].r, far);
+        pair_run(s, 1800000);
+        bool leads[2];
+        for (int i = 0; i < 2; i++) leads[i] = solo_status(&s[i]).state == NEB_ROUND_LEAD;
+        assert_true(leads[0] || leads[1]);
+        assert_true(s[0].r->view == s[1].r->view && s[0].r->view >= far);
+        assert_true(neb__view_joined(s[0].r) && neb__view_joined(s[1].r));
+        for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stolen_key_leaves_lapses),      cmocka_unit_test(a_new_key_brings_new_lapses),
-        cmocka_unit_test(a_flood_drives_out_nothing),      cmocka_unit_test(roots_are_made_for_so_long),
+        cmocka_unit_test(a_stolen_key_leaves_lapses),
+        cmocka_unit_test(a_new_key_brings_new_lapses),
+        cmocka_unit_test(a_flood_drives_out_nothing),
+        cmocka_unit_test(roots_are_made_for_so_long),
         cmocka_unit_test(a_huge_view_shuts_no_leader_out),
+        cmocka_unit_test(nobody_is_pushed_far),
+        cmocka_unit_test(the_pushed_find_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,12 @@ enum {
     NOTES = 24       /* texts that were said lately: as many as there are */
 };
 
-#define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above this site's own is ignored */
+/* Nobody signs how high a view is. A frame from more than a leap above this site's view says only that its sender is up there.
+ * A member that does not lead pushes a site by at most a push at a time. A leader follows by half a leap at a time, so it
+ * outruns whoever pushes. No run reaches the greatest view: at one push a second that takes sixty years. */
+#define NEB_VIEW_LEAP ((uint64_t)1 << 32)
+#define NEB_VIEW_PUSH (NEB_VIEW_LEAP / 8)
+#define NEB_VIEW_MAX  ((uint64_t)1 << 60)
 
 struct neb_core_entry {
     uint8_t *bytes;
@@ -414,6 +419,8 @@ void neb__log_give(struct neb_round *r, unsigned to, uint64_t first, uint64_t la
 bool neb__view_joined(const struct neb_round *r); /* this log is that of the present view's leader */
 void neb__view_tick(struct neb_round *r);
 void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+/* A member's frame from a view more than a leap above this site's. */
+void neb__view_far_above(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 unsigned neb__view_leader_of(uint64_t view);
 void neb__view_durable(struct neb_round *r);

@@ -276,9 +276,14 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
 {
     struct neb_round_frame f;
     if (from >= NEB_SITES_MAX || neb__round_frame_decode(bytes, n, r->items, r->certs, &f) != NEB_OK ||
-        f.from != from || absurd(r, &f))
+        f.from != from)
         return;
     bool member = r->roster.members & neb__bit(from);
+    if (absurd(r, &f)) {
+        bool far = f.view > r->view + NEB_VIEW_LEAP && f.view < NEB_VIEW_MAX && f.number < NEB_VIEW_MAX;
+        if (member && far && f.epoch == r->roster.epoch && !r->conflict) neb__view_far_above(r, from, &f);
+        return;
+    }
     r->peer[from].owed = 0;
     /* The sender's roster may lack this site, or this site's roster may lack the sender. A
      * stranger's roster contradicts nothing. */

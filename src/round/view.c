@@ -213,6 +213,14 @@ static void look_above(struct neb_round *r, unsigned from, const struct neb_roun
     if (above && may_raise(r, &r->peer[from]) && !NEB_MUTANT(ask_below)) r->ask_above = f->view;
 }
 
+/* A candidate may have been pushed far up by a liar. It cannot come down, and its vote may be needed, so this site comes towards it,
+ * no further at a time than a liar could push it. */
+static void come_towards(struct neb_round *r, unsigned from)
+{
+    if (may_raise(r, &r->peer[from]))
+        neb__view_follow(r, (r->view + NEB_VIEW_PUSH) / NEB_SITES_MAX * NEB_SITES_MAX + from);
+}
+
 static void asked_or_elected(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state == NEB_ROUND_BOOT || !is_voter(r) || neb__view_leader_of(f->number) != from) return;
@@ -220,6 +228,10 @@ static void asked_or_elected(struct neb_round *r, unsigned from, const struct ne
     bool again = f->type == NEB_ROUND_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
     if (!again && (f->number <= r->view || neb__idle_leader(r, from))) return;
     if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) return;
+    if (f->number > r->view + NEB_VIEW_PUSH && from != r->leader) {
+        come_towards(r, from);
+        return;
+    }
     if (f->type == NEB_ROUND_FRAME_ASK) {
         neb__core_send(r, from,
                        &(struct neb_round_frame){.type = NEB_ROUND_FRAME_ASK_OK, .number = f->number});
@@ -374,6 +386,22 @@ void neb__view_durable(struct neb_round *r)
     r->report_due = true;
 }
 
+/* A member in a higher view will not listen to this leader again: lead a view above it, or as far towards it as followers accept. */
+static void lead_above(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    if (r->state != NEB_ROUND_LEAD || f->view <= r->view || f->type != NEB_ROUND_FRAME_REPORT) return;
+    if (!may_raise(r, &r->peer[from])) return;
+    ask(r, f->view);
+    elect(r);
+}
+
+void neb__view_far_above(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    bool candidate = f->type == NEB_ROUND_FRAME_ASK || f->type == NEB_ROUND_FRAME_ELECT;
+    if (candidate && f->number > r->view) asked_or_elected(r, from, f);
+    lead_above(r, from, f);
+}
+
 void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     struct neb_core_peer *p = &r->peer[from];
@@ -401,12 +429,7 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_
         break;
     default: break;
     }
-    /* A member in a higher view will not listen to this leader again: lead a view above it. */
-    if (r->state == NEB_ROUND_LEAD && f->view > r->view && f->type == NEB_ROUND_FRAME_REPORT &&
-        may_raise(r, p)) {
-        ask(r, f->view);
-        elect(r);
-    }
+    lead_above(r, from, f);
 }
 
 void neb__view_tick(struct neb_round *r)
