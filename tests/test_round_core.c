@@ -85,11 +85,11 @@ static void cells_are_waited_for(void **state)
 }
 
 /* Site 1 gives updates and says nothing; site 2 catches up itself and says at once that it has no cell, or sends one that is not
- * newer. Site 1 is not silent, and it is asked for the cell although it may be. */
+ * newer, or one whose root nobody trusts. Site 1 is asked for the cell, also while it is silent. */
 static void who_has_no_cell_is_not_asked_before_others(void **state)
 {
     (void)state;
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 4; way++) {
         struct solo s;
         struct neb_hash name, hash = {{7}};
         solo_create(&s, 0, (struct neb_members){1, 7, 1, 7, NEB_NO_SITE});
@@ -110,6 +110,9 @@ static void who_has_no_cell_is_not_asked_before_others(void **state)
         assert_int_equal(cell->asked, neb__bit(way == 2 ? 1 : 2));
         if (way == 0) solo_event(&s, (struct neb_event){.type = NEB_EV_NO_UPDATE, .site = 2, .hash = name});
         if (way == 1) solo_event(&s, (struct neb_event){.type = NEB_EV_CELL, .site = 2});
+        if (way == 3)
+            solo_event(&s, (struct neb_event){
+                               .type = NEB_EV_CELL, .site = 2, .version = 1, .index = 1, .root = {{9}}});
         s.r->peer[1].owed = s.now - 2 * s.r->cfg.fetch_ms;
         solo_run(&s, 2 * s.r->cfg.fetch_ms + 200);
         assert_int_equal(cell->asked, neb__bit(1));

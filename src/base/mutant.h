@@ -43,6 +43,7 @@
     X(middle_goes, "a site through which others reach each other leaves at the end with them waiting") \
     X(wait_once, "the time to wait at the end is not for those who come back later")                   \
     X(cells_in_vain, "cells are asked for again and again though too few can sign their roots")        \
+    X(demand_proof, "an empty disk counts as new unless somebody proves that it was lost")             \
     X(no_errands, "a member fetches nothing that only a neighbour needs")
 
 /* From this one on the bugs need lines that stay cut. */

@@ -185,7 +185,8 @@ void neb__view_greet_answered(struct neb_round *r, unsigned from, const struct n
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
     /* Nobody signs this flag, so it counts only for an empty disk, which has no promise to stand by. */
-    bool word_counts = (r->empty && !NEB_MUTANT(trust_empty_disk)) || r->cfg.quorum == NEB_QUORUM_OLD;
+    bool doubted = r->empty && !NEB_MUTANT(trust_empty_disk) && !NEB_MUTANT(demand_proof);
+    bool word_counts = doubted || r->cfg.quorum == NEB_QUORUM_OLD;
     if ((f->flags & NEB_FLAG_FORGOT) && word_counts && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
     bool own = own_lapse(r, f);
     if (lost(r, f, own)) r->forgot = true;
