@@ -4,16 +4,15 @@
 set -eu
 nebula=$1 liar=$2
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 cat "$top/LICENSE" > text
-port=$((24000 + $$ % 6000))
 for s in a b c d; do
     "$nebula" site init $s > /dev/null
-    "$nebula" roster add draft $s 127.0.0.1:$port
-    port=$((port + 1))
+    "$nebula" roster add draft $s 127.0.0.1:$(free_port)
 done
 "$nebula" roster seal draft roster --operator a --quorum byzantine > /dev/null
 for s in a b c d; do "$nebula" roster join roster $s > /dev/null; done

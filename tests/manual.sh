@@ -6,8 +6,9 @@ set -eu
 nebula=$(realpath "$1")
 build=$(realpath "$2")
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; exit 1; }
 has() { command -v "$1" > /dev/null; }
@@ -140,7 +141,7 @@ ends 1 "$nebula" train missing.yaml
 ends 2 "$nebula" train job.yaml train.steps=none
 ends 2 "$nebula" lab --nonsense
 for site in a b c; do "$nebula" site init $site > /dev/null 2>&1; done
-"$nebula" roster add draft a 127.0.0.1:$((10000 + $$ % 20000)) --votes 2
+"$nebula" roster add draft a 127.0.0.1:$(free_port) --votes 2
 "$nebula" roster add draft b 127.0.0.1:9
 "$nebula" roster seal draft roster --operator a > /dev/null 2>&1
 "$nebula" roster join roster a

@@ -4,15 +4,14 @@
 # that join from afar, a script as a site. Every command that the program proposes is taken from its output and run as it is.
 #     tests/newcomer.sh NEBULA-I LIBNEBULA-I.SO
 set -eu
+. "$(dirname "$0")/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 mkdir "$dir/bin"
 ln -s "$(realpath "$1")" "$dir/bin/nebula-i"
 export PATH=$dir/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$(cd "$(dirname "$0")/../python" && pwd) NEBULA_I_LIBRARY=$(realpath "$2")
 cd "$dir"
-port=$((24000 + $$ % 8000)) # each part takes ten; those that the system gives to outgoing connections are higher
-next_port() { port=$((port + 10)); }
 fail() { echo "FAIL: $*" >&2; for f in $(ls -t "$dir"/*.log | head -n 3); do echo "== $f" >&2; tail -n 25 "$f" >&2; done; exit 1; }
 # The commands that an output proposes: on lines of their own, indented (in the laboratory behind the site's name), or `quoted`.
 proposed() {
@@ -37,8 +36,7 @@ same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
 
 # ---- new, lab: as it stands --------------------------------------------------------------------------------------------
 
-next_port
-nebula-i new first --port $port > new.log || fail "new"
+nebula-i new first --port $(free_port 2) > new.log || fail "new"
 [ "$(proposed new.log | wc -l)" = 3 ] || fail "new proposes: $(proposed new.log)"
 if nebula-i new first > again.log 2>&1; then fail "new wrote into a folder that was not empty"; fi
 grep -q "first is not empty" again.log || fail "no message about the folder"
@@ -100,7 +98,6 @@ cd ..
 
 # ---- without a folder, and joining from afar ------------------------------------------------------------------------------
 
-next_port
 for s in east west; do # two machines
     mkdir $s
     cp -r first/text $s
@@ -109,8 +106,7 @@ for s in east west; do # two machines
     [ ! -e $s/out ] || fail "a site without a folder tokenised its text first"
     (cd $s && eval "$(one ../$s-none.log 'site init')" > identity 2> ../$s-init.log) || fail "site init at $s"
     (one $s-init.log 'roster add' | grep -qF "$(cat $s/identity)") || fail "site init does not show what to do with the identity"
-    eval "$(one $s-init.log 'roster add' | sed "s/HOST:PORT/127.0.0.1:$port/")" || fail "roster add of $s"
-    port=$((port + 1))
+    eval "$(one $s-init.log 'roster add' | sed "s/HOST:PORT/127.0.0.1:$(free_port)/")" || fail "roster add of $s"
 done
 nebula-i roster seal draft roster --operator east/east > seal.log 2>&1 || fail "roster seal"
 one seal.log 'roster join' > /dev/null

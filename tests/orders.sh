@@ -1,20 +1,21 @@
-#!/bin/sh
+#!/bin/bash
 # An operator gives orders to a run that is under way. A third site is admitted, starts, catches up and gets its vote. Another
 # one is evicted and hears of it. Budget and bound go into the log. The run ends by order. Orders by a stranger and orders that
 # make no sense are refused. At the end the remaining sites hold one state.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
 pids=
-trap 'kill -9 $pids 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $pids 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 cat "$top/LICENSE" "$top"/docs/*.md > text
-port=$((21000 + $$ % 10000))
+port_a=$(free_port) port_c=$(free_port)
 for s in a b c ops; do "$nebula" site init $s > /dev/null; done
-"$nebula" roster add draft a 127.0.0.1:$port
-"$nebula" roster add draft b 127.0.0.1:$((port + 1))
+"$nebula" roster add draft a 127.0.0.1:$port_a
+"$nebula" roster add draft b 127.0.0.1:$(free_port)
 "$nebula" roster seal draft roster --operator ops > /dev/null
 for s in a b; do "$nebula" roster join roster $s > /dev/null; done
 cat > job.yaml <<'YAML'
@@ -47,7 +48,7 @@ order b bound 1000 || fail "the order bound"
 if order b bound -1 2> bad.log; then fail "a negative bound was taken"; fi
 grep -q "not a bound" bad.log || fail "no message about the bound"
 
-order a admit c 127.0.0.1:$((port + 2)) || fail "the order admit"
+order a admit c 127.0.0.1:$port_c || fail "the order admit"
 "$nebula" roster join a/roster c > /dev/null
 begin c job3.yaml
 reaches c voters 14 240 || fail "c did not get its vote" # sites 1, 2 and 3
@@ -77,7 +78,8 @@ grep -v "name: b" job3.yaml > job2.yaml
 next() { timeout 400 "$nebula" train job2.yaml --site $1 name=next train.steps=20 out=next-$1; }
 if next a > next.log 2>&1; then fail "a run began with a roster that orders of another one had changed"; fi
 grep -q "orders have changed the roster of a in an earlier run.*--replace" next.log || fail "no message about the roster"
-for s in a c; do "$nebula" roster add again $s 127.0.0.1:$port; port=$((port + 2)); done
+"$nebula" roster add again a 127.0.0.1:$port_a
+"$nebula" roster add again c 127.0.0.1:$port_c
 "$nebula" roster seal again fresh --operator ops > /dev/null 2>&1
 if "$nebula" roster join fresh a 2> join.log; then fail "another roster was taken without a word"; fi
 grep -q -- "--replace" join.log || fail "no message about the other roster"

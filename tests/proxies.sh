@@ -5,15 +5,16 @@
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 export PATH=$PATH:/usr/sbin
 dir=$(mktemp -d)
 chmod 755 "$dir"
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 600 ] || fail "waited in vain for: $1"; sleep 0.1; done; }
 listens() { grep -qi ":$(printf %04X "$1") 00000000:0000 0A" /proc/net/tcp; }
-port=$((20000 + $$ % 10000)) gate=$((20000 + ($$ + 1) % 10000)) done=
+port=$(free_port) gate=$(free_port) done=
 unset https_proxy HTTPS_PROXY all_proxy ALL_PROXY no_proxy NO_PROXY
 
 cat "$top/LICENSE" "$top"/docs/*.md > text
@@ -59,7 +60,7 @@ if command -v microsocks > /dev/null; then
     kill $socks
 fi
 if command -v tinyproxy > /dev/null; then
-    http=$((20000 + ($$ + 2) % 10000))
+    http=$(free_port)
     printf 'Port %s\nListen 127.0.0.1\nTimeout 600\nMaxClients 20\nAllow 127.0.0.1\nBasicAuth me hunter2\nLogFile "%s/tinyproxy.log"\n' $http "$dir" > tinyproxy.conf
     [ "$(id -u)" != 0 ] || printf 'User root\nGroup root\n' >> tinyproxy.conf
     tinyproxy -d -c tinyproxy.conf > /dev/null 2>&1 & proxy=$!
@@ -69,7 +70,7 @@ if command -v tinyproxy > /dev/null; then
     kill $proxy
 fi
 if command -v sshd > /dev/null && command -v ssh > /dev/null; then
-    login=$((20000 + ($$ + 3) % 10000))
+    login=$(free_port)
     ssh-keygen -q -t ed25519 -N '' -f host && ssh-keygen -q -t ed25519 -N '' -f user
     cp user.pub keys && chmod 600 keys
     mkdir -p /run/sshd 2> /dev/null || true

@@ -1,13 +1,14 @@
-#!/bin/sh
+#!/bin/bash
 # Two of three operators must agree. One alone orders nothing; the second completes the first one's file and sees what it says. They
 # admit a key and hand over to one other operator while the run goes on; from then on the old keys order nothing, and an audit follows
 # the whole history. A site gets a new key by order and goes on under it. What was signed by too few, twice or for another run is refused.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
 pids=
-trap 'kill -9 $pids 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $pids 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 refused() { # TEXT COMMAND…: the command fails and says so
@@ -15,10 +16,9 @@ refused() { # TEXT COMMAND…: the command fails and says so
     if "$@" > refused.log 2>&1; then fail "not refused: $*"; fi
     grep -q -- "$text" refused.log || fail "no word of '$text': $*"; }
 head -c 60000 "$top/docs/rounds.md" > text
-port=$((23000 + $$ % 10000))
 for s in a b c one two three four; do "$nebula" site init $s > /dev/null 2>&1; done
-"$nebula" roster add draft a 127.0.0.1:$port
-"$nebula" roster add draft b 127.0.0.1:$((port + 1))
+"$nebula" roster add draft a 127.0.0.1:$(free_port)
+"$nebula" roster add draft b 127.0.0.1:$(free_port)
 refused "cannot agree" "$nebula" roster seal draft roster --operator one,two --threshold 3
 refused "given twice" "$nebula" roster seal draft roster --operator one,two,one --threshold 2
 "$nebula" roster seal draft roster --operator "one,$("$nebula" site show two),three" --threshold 2 > /dev/null 2>&1

@@ -5,6 +5,7 @@
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 skip() { echo "slurm: skipped, $*"; exit 0; }
 [ "$(id -u)" = 0 ] || skip "the daemons of Slurm need root"
 export PATH=$PATH:/usr/sbin
@@ -16,6 +17,7 @@ dir=$(mktemp -d)
 chmod 755 "$dir"
 daemons=
 stop() {
+    release_ports
     [ -z "$daemons" ] || scancel --user=root > /dev/null 2>&1 || true
     for pid in $daemons; do kill $pid 2> /dev/null || true; done
     wait 2> /dev/null || true
@@ -29,12 +31,11 @@ until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 600 ] || fa
 # ---- two nodes
 mkdir -m 700 munge; mkdir state spool-n1 spool-n2 tmp-n1 tmp-n2
 head -c 1024 /dev/urandom > munge/key; chmod 400 munge/key
-port=$((20000 + $$ % 10000))
 export SLURM_CONF=$dir/slurm.conf
 cat > slurm.conf <<CONF
 ClusterName=test
 SlurmctldHost=$(hostname)(127.0.0.1)
-SlurmctldPort=$port
+SlurmctldPort=$(free_port)
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket
@@ -52,8 +53,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 AccountingStorageType=accounting_storage/none
 KillWait=20
-NodeName=n1 NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=$((port + 1)) CPUs=2
-NodeName=n2 NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=2
+NodeName=n1 NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=$(free_port) CPUs=2
+NodeName=n2 NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=$(free_port) CPUs=2
 PartitionName=p Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 CONF
 munged --foreground --force --key-file=munge/key --socket=$dir/munge/socket --pid-file=$dir/munge/pid --log-file=$dir/munge/log \

@@ -5,15 +5,16 @@ set -eu
 umask 022
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 
 cat "$top/LICENSE" "$top"/docs/*.md "$top"/src/tensor/*.[ch] > text
 for s in a b; do
     "$nebula" site init $s > /dev/null
-    "$nebula" roster add draft $s 127.0.0.1:$((20000 + ($$ + $([ $s = a ] && echo 0 || echo 1)) % 10000))
+    "$nebula" roster add draft $s 127.0.0.1:$(free_port)
 done
 "$nebula" roster seal draft roster --operator a > /dev/null
 for s in a b; do "$nebula" roster join roster $s > /dev/null; done

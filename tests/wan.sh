@@ -3,9 +3,10 @@
 # signals, and that nothing is left behind. A busy machine can make packets late and starve iperf3, so a failed try is repeated.
 set -eu
 nebula=$1
+. "$(dirname "$0")/support/ports.sh"
 fail() { echo "FAIL: $*" >&2; exit 1; }
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 
 # ---- without any permission ------------------------------------------------------------------------------------------
 "$nebula" wan --help | grep -q -- --schedule || fail "wan --help does not name --schedule"
@@ -13,7 +14,7 @@ if "$nebula" wan run --wan nonsense -- true 2>/dev/null; then fail "a wrong line
 if "$nebula" wan run -- true : true : true 2>/dev/null; then fail "three commands for two sites were accepted"; fi
 printf 'sites: [{name: north, command: exit 4}, {name: south, command: "true"}]\nline: {rate: 1mbit, rtt: 10ms}\n' > "$dir/lab.yaml"
 "$nebula" wan check "$dir/lab.yaml" | grep -q 'north > south: rate 1 Mbit/s, delay 5 ms' || fail "wan check prints another line"
-code=0; "$nebula" wan run "$dir/lab.yaml" --mode relay --ports $((10000 + $$ % 20000)) 2>/dev/null || code=$?
+code=0; "$nebula" wan run "$dir/lab.yaml" --mode relay --ports $(free_port) 2>/dev/null || code=$?
 [ $code = 4 ] || fail "with --mode relay the exit status is $code instead of 4"
 
 if ! "$nebula" wan run --mode namespaces -- true 2> "$dir/why"; then

@@ -5,16 +5,15 @@
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 cat "$top/LICENSE" "$top"/docs/*.md > text
-port=$((22000 + $$ % 10000))
 for s in a b w o; do
     "$nebula" site init $s > /dev/null
-    "$nebula" roster add draft $s 127.0.0.1:$port $(case $s in w) echo --witness;; o) echo --observer;; esac)
-    port=$((port + 1))
+    "$nebula" roster add draft $s 127.0.0.1:$(free_port) $(case $s in w) echo --witness;; o) echo --observer;; esac)
 done
 "$nebula" roster seal draft roster --operator a > /dev/null
 "$nebula" roster show roster | grep -q "o:.* votes=0 observer" || fail "roster show does not tell of the observer"

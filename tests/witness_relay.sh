@@ -4,19 +4,20 @@
 # (relay_nat.sh has the same with a relay host of its own); here nobody has their addresses, which is the same to the program.
 set -eu
 nebula=$(realpath "$1")
+. "$(dirname "$0")/support/ports.sh"
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 15 "$f" >&2; done; exit 1; }
 until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 1500 ] || fail "waited in vain for: $1"; sleep 0.1; done; }
 for i in $(seq 400); do echo "the witness of line $i saw the relay of word $((i * 7 % 31)) pass by number $((i % 13))"; done > text
-port=$((21000 + $$ % 9000))
+port=$(free_port)
 for s in a b w; do "$nebula" site init $s > /dev/null; done
 relay=$("$nebula" relay --print --folder w-relay --address 127.0.0.1:$port)
 case $relay in "relay://127.0.0.1:$port#"*) ;; *) fail "relay --print says '$relay'" ;; esac
 [ "$relay" = "$("$nebula" relay --print --folder w-relay --address 127.0.0.1:$port)" ] || fail "another key"
 for s in a b; do "$nebula" roster add draft $s "$relay"; done
-"$nebula" roster add draft w 127.0.0.1:$((port + 1)) --witness
+"$nebula" roster add draft w 127.0.0.1:$(free_port) --witness
 "$nebula" roster seal draft roster --operator a > /dev/null
 for s in a b w; do "$nebula" roster join roster $s > /dev/null; done
 cat > job.yaml <<'YAML'

@@ -7,6 +7,7 @@
 set -eu
 nebula=$(realpath "$1")
 top=$(cd "$(dirname "$0")/../.." && pwd)
+. "$top/tests/support/ports.sh"
 fail() { echo "FAIL: $*" >&2; for f in "${dir:-/nonexistent}"/*.log; do echo "== $f" >&2; tail -n 15 "$f" >&2; done; exit 1; }
 git -C "$top" rev-parse --git-dir > /dev/null 2>&1 || { echo "upgrade: skipped, this is not a git checkout"; exit 0; }
 
@@ -26,7 +27,7 @@ build last; last=$built
 build old; old=$built
 
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'release_ports; kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 1800 ] || fail "waited in vain for: $1"; sleep 0.1; done; }
 cat "$top/LICENSE" "$top"/docs/*.md > text
@@ -47,12 +48,11 @@ roster() { # BINARY: fresh sites, sealed by it; every address is used once
     local s
     for s in a b; do
         "$1" site init $s > /dev/null 2>&1
-        "$1" roster add draft $s 127.0.0.1:$((20000 + ($$ + seats++) % 10000))
+        "$1" roster add draft $s 127.0.0.1:$(free_port)
     done
     "$1" roster seal draft roster --operator a > /dev/null 2>&1
     for s in a b; do "$1" roster join roster $s > /dev/null 2>&1; done
 }
-seats=0
 start() { # SITE BINARY LOG
     "$2" train job.yaml --site $1 out=out-$1 name=$run > $3.log 2>&1 & eval "pid_$1=$!"
 }

@@ -5,8 +5,9 @@
 set -eu
 nebula=$(realpath "$1") kills=${2:-50} cuts=${3:-20} bits=${4:-8}
 top=$(cd "$(dirname "$0")/../.." && pwd)
+. "$top/tests/support/ports.sh"
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+trap 'release_ports; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
 seed=$$
@@ -27,8 +28,7 @@ wan: {bits: $bits, depth: 3}
 sites: [{name: a}, {name: b}]
 data: [{file: text}, {file: valid, use: valid}]
 YAML
-port=$((23000 + $$ % 9000))
-"$nebula" lab job.yaml out=calm --mode relay --port $port --wan 100mbit,4ms > calm.log 2>&1 || fail "the undisturbed run"
+"$nebula" lab job.yaml out=calm --mode relay --port $(free_port) --wan 100mbit,4ms > calm.log 2>&1 || fail "the undisturbed run"
 
 plan= schedule= at=10
 for i in $(seq $kills); do
@@ -41,7 +41,7 @@ done
 for i in $(seq $cuts); do
     number $((at / 10)); schedule="$schedule${schedule:+; }$((2 + value))s+1s down"
 done
-"$nebula" lab job.yaml out=hurt --mode relay --port $((port + 1)) --wan 100mbit,4ms train.speed=$((2200)) --kill "$plan" --schedule "$schedule" > hurt.log 2>&1 ||
+"$nebula" lab job.yaml out=hurt --mode relay --port $(free_port) --wan 100mbit,4ms train.speed=$((2200)) --kill "$plan" --schedule "$schedule" > hurt.log 2>&1 ||
     fail "the disturbed run"
 happened=$(grep -ac "killed, as planned" hurt.log)
 cmp calm/a/model.safetensors hurt/a/model.safetensors || fail "the models differ after $happened kills"
