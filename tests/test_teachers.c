@@ -5,6 +5,7 @@
 #include "check.h"
 #include "base/mem.h"
 #include "task/folder.h"
+#include "task/on_policy.h"
 #include "task/teacher.h"
 #include "world.h"
 
@@ -291,6 +292,61 @@ static void teachers_that_do_not_fit_are_refused(void **state)
     check_log_restore();
 }
 
+/* ---- rows of padding ----------------------------------------------------------------------------------- */
+
+struct drawn {
+    int64_t tokens, padding;
+    int32_t vocab;
+};
+
+static neb_status count_drawn(void *arg, const struct neb_batch *b, const struct neb_samples *s)
+{
+    (void)b;
+    struct drawn *d = arg;
+    const int32_t *ids = (const int32_t *)s->ids.data;
+    for (size_t i = 0; i < s->ids.len / sizeof *ids; i++, d->tokens++) d->padding += ids[i] >= d->vocab;
+    return NEB_OK;
+}
+
+/* An imported model's table may have more rows than the tokenizer has tokens. Here nearly all are such rows: a student draws
+ * none of them into its samples, and a teacher names none in its judgement. */
+static void rows_of_padding_are_neither_drawn_nor_judged(void **state)
+{
+    (void)state;
+    enum { TABLE = 1024 };
+    struct world w;
+    struct neb_own_sampler *sampler;
+    struct neb_batches *stream;
+    struct neb_batch *b;
+    struct neb_teacher_answer said;
+    world_open(&w, WORLD_TRANSLATOR, NULL);
+    neb__work_close(w.work);
+    w.data.models.model.vocab = TABLE;
+    assert_ok(neb__work_open(&w.data, 0, 1, NULL, &w.work));
+    w.job.distill.on_policy = 1; /* for the sampler alone: a work of one site refuses it */
+    w.job.distill.lag = 1;
+    struct drawn drawn = {.vocab = neb__tok_vocab(w.data.tok)};
+    assert_true(drawn.vocab <= VOCAB && neb__work_model(w.work)->arch.vocab == TABLE);
+    world_save(&w, "padded");
+    assert_ok(neb__own_sampler_open(&w.data, neb__work_device(w.work), neb__work_model(w.work), 0, &sampler));
+    for (int i = 0; i < 3; i++) assert_ok(neb__own_sampler_step(sampler, count_drawn, &drawn));
+    neb__own_sampler_close(sampler);
+    assert_true(drawn.tokens > 50);
+    assert_int_equal(drawn.padding, 0);
+
+    struct neb_teacher t = open_teachers(&w, "padded", true, 16);
+    assert_ok(neb__data_stream(&w.data, "train", 0, 1, &stream));
+    assert_ok(neb__batches_batch(stream, &b));
+    assert_ok(neb__batches_next(stream, b));
+    assert_ok(t.ask(t.arg, b, &said));
+    assert_true(t.k == 16 && b->loss.used > 0);
+    for (int32_t i = 0; i < b->loss.used * t.k; i++) assert_in_range(said.ids[i], 0, drawn.vocab - 1);
+    t.close(t.arg);
+    neb__batch_free(b);
+    neb__batches_free(stream);
+    world_close(&w);
+}
+
 /* ---- where parameters start ---------------------------------------------------------------------------- */
 
 static void lora_comes_along_merged(void **state)
@@ -400,6 +456,7 @@ int main(void)
         cmocka_unit_test(several_teachers_answer_as_one),
         cmocka_unit_test(a_start_of_another_kind_is_refused),
         cmocka_unit_test(teachers_that_do_not_fit_are_refused),
+        cmocka_unit_test(rows_of_padding_are_neither_drawn_nor_judged),
         cmocka_unit_test(lora_comes_along_merged),
         cmocka_unit_test(adapters_come_along_as_adapters),
         cmocka_unit_test(a_mean_of_several_is_started_from),
