@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 
-def start(program, shape, device):
-    p = subprocess.Popen([program, "bench", "engine", "--serve", "--shape", shape, "--device", device, "--dtype", "f32"],
+def start(program, shape, device, dtype):
+    p = subprocess.Popen([program, "bench", "engine", "--serve", "--shape", shape, "--device", device, "--dtype", dtype],
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     if p.stdout.readline().strip() != "ready":
         sys.exit(f"{device}: did not start")
@@ -34,8 +34,9 @@ def main():
     a.add_argument("base")
     a.add_argument("--steps", type=int, default=2)
     a.add_argument("--turns", type=int, default=7)
+    a.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
     o = a.parse_args()
-    run = [start(o.program, o.shape, o.device), start(o.program, o.shape, o.base)]
+    run = [start(o.program, o.shape, o.device, o.dtype), start(o.program, o.shape, o.base, o.dtype)]
     for p in run:
         steps(p, 3)  # plans, compiles, records
     times = [[], []]
@@ -46,7 +47,7 @@ def main():
         p.stdin.close()
         p.wait()
     ratio = statistics.median(b / d for d, b in zip(*times))
-    print(f"{o.shape}: {o.device} {statistics.median(times[0]) * 1e3:.2f} ms, {o.base} {statistics.median(times[1]) * 1e3:.2f} ms, "
+    print(f"{o.shape}, {o.dtype}: {o.device} {statistics.median(times[0]) * 1e3:.2f} ms, {o.base} {statistics.median(times[1]) * 1e3:.2f} ms, "
           f"speed {ratio:.3f} of {o.base}")
 
 

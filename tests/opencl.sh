@@ -1,5 +1,5 @@
 #!/bin/sh
-# The OpenCL device: the conformance suite in f32, parts of it in bf16; a training's losses; a cache that lies; a number that does not exist. Without the
+# The OpenCL device: the conformance suite in f32, parts of it in bf16; products in fp16; a training's losses; a cache that lies; a number that does not exist. Without the
 # plug-in or a driver (pocl) one line says what was skipped. Compiled kernels stay in the build folder, so only the first run compiles.
 # make oclgrind runs all kernels in the cut for GPUs.
 set -eu
@@ -37,6 +37,35 @@ mkdir -p "$gpu"
 POCL_CACHE_DIR="$gpu" NEBULA_OPENCL_KERNELS=gpu check --only xent
 if grep -r -l -a 'xent\.group_memory' "$gpu" --include=xent.so > log; then fail "work-groups share local memory"; fi
 
+# Products in fp16, in both cuts, on every device that computes in it.
+"$nebula" device list | grep '^opencl' > list
+if grep -q ', fp16' list; then
+    sed -n 's/^\(opencl:[0-9]*\) .*, fp16.*/\1/p' list > able
+    while read -r device; do
+        for cut in cpu gpu; do
+            for only in gemm gemm_deep gemm_poison gemm_scales gemm_infinite linear linear_bwd linear_xent; do
+                NEBULA_OPENCL_FP16=yes NEBULA_OPENCL_KERNELS=$cut check --device "$device" --dtype bf16 --only $only
+            done
+        done
+        # fp16 is really in use: the sums are others than in fp32, by less than what bf16 costs.
+        for fp16 in yes no; do
+            NEBULA_OPENCL_FP16=$fp16 "$nebula" bench engine --shape mlm-tiny --dtype bf16 --losses 4 --device "$device" > "$fp16" 2> log ||
+                fail "training with NEBULA_OPENCL_FP16=$fp16"
+        done
+        cmp -s yes no && fail "NEBULA_OPENCL_FP16=yes changes nothing"
+        awk 'NR == FNR { a[$1] = $2; next } $1 + 0 && $1 in a { d = a[$1] - $2; if (d < 0) d = -d; if (d > 2e-3) exit 1; n++ }
+            END { if (n < 3) exit 1 }' yes no || fail "losses in fp16: $(cat yes no)"
+        echo "opencl: products in fp16 on $device"
+    done < able
+else
+    echo "opencl: skipped products in fp16, no driver here has cl_khr_fp16"
+fi
+unable=$(grep -v ', fp16' list | sed -n '1s/ .*//p')
+if [ -n "$unable" ]; then
+    if NEBULA_OPENCL_FP16=yes "$nebula" device test --device "$unable" --dtype bf16 --only gemm > log 2>&1; then fail "fp16 without fp16"; fi
+    grep -q "cannot compute in fp16; unset NEBULA_OPENCL_FP16" log || fail "no message about fp16"
+fi
+
 # 200 steps with dropout from one seed give the CPU's losses: the masks are the same. make opencl-losses does it with a larger model.
 if command -v python3 > log; then
     python3 "$kernels/../../../../bench/parity.py" --nebula "$nebula" --device opencl --only f32 --shape mlm-tiny > log 2>&1 ||
@@ -48,6 +77,14 @@ fi
 
 # A number behind the name chooses the device.
 "$nebula" device test --device opencl:0 --only axpby > log 2>&1 || fail "opencl:0"
+if grep -q '^opencl:1 ' list; then # another one, and the one that the list says
+    second=$(sed -n 's/^opencl:1 \([^(]* ([^,]*\)).*/\1/p' list)
+    "$nebula" device test --device opencl:1 --only gemm > log 2>&1 || fail "opencl:1"
+    "$nebula" device info --device opencl:1 > log 2>&1
+    grep -qF "opencl:1 $second" log || fail "opencl:1 is not '$second'"
+else
+    echo "opencl: skipped the choice of a second device, there is one"
+fi
 if "$nebula" device info --device opencl:99 > log 2>&1; then fail "device 99 was opened"; fi
 grep -q "device 99 does not exist; this machine has 0 to" log || fail "no message about device 99"
 if "$nebula" device info --device opencl:x > log 2>&1; then fail "device x was opened"; fi

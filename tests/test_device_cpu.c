@@ -482,6 +482,9 @@ static void test_exchange_slots(void **state)
             if (i != missing) memcpy((char *)&ops + at[i], (const void *)&some, sizeof some);
         assert_status(neb__device_check_ops(&ops, "here"), missing < n ? NEB_ERR_UNSUPPORTED : NEB_OK);
     }
+    struct neb_device_ops half = *d->ops;
+    memcpy(&half.exchange_beside, (const void *)&some, sizeof some);
+    assert_status(neb__device_check_ops(&half, "here"), NEB_ERR_UNSUPPORTED); /* it could never be joined */
     check_log_restore();
     neb_device_close(d);
 }

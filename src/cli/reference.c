@@ -74,6 +74,9 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"NEBULA_OPENCL_KERNELS",
      "`cpu` or `gpu`: which cut of the OpenCL kernels is used, instead of the one for the "
      "device's kind; for tests"},
+    {"NEBULA_OPENCL_FP16",
+     "`yes` or `no`: whether the OpenCL device multiplies in fp16 in runs in bf16; without it, where that is "
+     "measured to be faster"},
     {"XDG_CACHE_HOME, HOME",
      "where the OpenCL device keeps compiled kernels: `nebula-i/opencl` in the first, or in `.cache` of the "
      "second"},

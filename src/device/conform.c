@@ -172,31 +172,42 @@ void neb__cf_near1(struct neb_cf *c, const char *what, double got, double want, 
         fail(c, "%s: %.9g instead of %.9g (±%.2g)", what, got, want, tolerance);
 }
 
-void neb__cf_near(struct neb_cf *c, const char *what, const struct neb_cf_t *t, const double *want,
-                  double floor)
+void neb__cf_near_each(struct neb_cf *c, const char *what, const struct neb_cf_t *t, const double *want,
+                       const double *size)
 {
-    const size_t size = neb_dtype_size(t->type), bytes = (size_t)t->n * size;
+    const size_t width = neb_dtype_size(t->type), bytes = (size_t)t->n * width;
     uint8_t *got = c->mirror;
     if (bytes && !neb__cf_ok(c, c->ops->download(c->dev, got, t->p, bytes))) return;
-    double largest = floor, worst = 0, bad_got = 0;
+    double worst = 0, bad_got = 0;
     int64_t at = -1;
-    for (int64_t i = 0; i < t->n; i++) largest = fmax(largest, fabs(want[i]));
     /* A result in F32 can come from BF16 values, so the suite's type decides. */
-    const double tolerance = allowed(c->type) * largest;
+    const double fraction = allowed(c->type);
     for (int64_t i = 0; i < t->n; i++) {
         float f;
         uint16_t h;
-        if (size == 4)
+        if (width == 4)
             memcpy(&f, got + 4 * i, 4);
         else
             memcpy(&h, got + 2 * i, 2);
-        double v = size == 4 ? (double)f : from_bf16(h), error = fabs(v - want[i]);
-        if (!(error <= tolerance) && (at < 0 || !(error <= worst))) at = i, worst = error, bad_got = v;
+        double v = width == 4 ? (double)f : from_bf16(h), error = fabs(v - want[i]) / size[i];
+        if (!(fabs(v - want[i]) <= fraction * size[i]) && (at < 0 || !(error <= worst)))
+            at = i, worst = error, bad_got = v;
     }
     c->result->checks++;
     if (at >= 0)
         fail(c, "%s[%lld of %lld]: %.9g instead of %.9g (±%.2g)", what, (long long)at, (long long)t->n,
-             bad_got, want[at], tolerance);
+             bad_got, want[at], fraction * size[at]);
+}
+
+void neb__cf_near(struct neb_cf *c, const char *what, const struct neb_cf_t *t, const double *want,
+                  double floor)
+{
+    const size_t used = c->host_used;
+    double *size = neb__cf_doubles(c, t->n), largest = floor;
+    for (int64_t i = 0; i < t->n; i++) largest = fmax(largest, fabs(want[i]));
+    for (int64_t i = 0; i < t->n; i++) size[i] = largest;
+    neb__cf_near_each(c, what, t, want, size);
+    c->host_used = used;
 }
 
 int neb__cf_below(struct neb_cf *c, int n)

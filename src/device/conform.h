@@ -80,6 +80,9 @@ bool neb__cf_ok(struct neb_cf *c, neb_status s);
  * (at least `floor`). */
 void neb__cf_near(struct neb_cf *c, const char *what, const struct neb_cf_t *t, const double *want,
                   double floor);
+/* The same, but value i may differ by that fraction of size[i]. */
+void neb__cf_near_each(struct neb_cf *c, const char *what, const struct neb_cf_t *t, const double *want,
+                       const double *size);
 void neb__cf_near1(struct neb_cf *c, const char *what, double got, double want, double floor);
 void neb__cf_true(struct neb_cf *c, const char *what, bool ok);
 

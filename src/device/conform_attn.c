@@ -273,7 +273,7 @@ static void case_attn_listed(struct neb_cf *c)
     }
     const int64_t group = 1 + neb__cf_below(c, 3), kv = 1 + neb__cf_below(c, 3), heads = group * kv,
                   hd = neb__cf_dim(c, 80), rows = neb__cf_dim(c, 12), k_rows = neb__cf_dim(c, 90),
-                  most = neb__cf_dim(c, 70);
+                  most = neb__cf_dim(c, c->tiny || neb__cf_below(c, 3) ? 70 : 500);
     const int64_t ldq = heads * hd + 8, ldk = kv * hd + 4 * neb__cf_below(c, 2), ldo = heads * hd;
     neb__cf_shape(c, "%lld queries over up to %lld of %lld rows, %lld heads (%lld) of %lld", (long long)rows,
                   (long long)most, (long long)k_rows, (long long)heads, (long long)kv, (long long)hd);

@@ -65,6 +65,63 @@ static void case_gemm_poison(struct neb_cf *c) /* beta 0 must not read C */
     if (neb__cf_ok(c, c->ops->gemm(c->dev, &g))) neb__cf_near(c, "c", &out, want, 1);
 }
 
+/* Factors whose rows (of op(A)) and columns (of op(B)) have scales of their own, up to 2^100 and down to 2^-100, whose
+ * steps of k have scales that cancel out, and with an outlier in each row or column. An error is measured by the sum of the magnitudes
+ * that were added up for that very value, so nothing small may get lost beside something large elsewhere. */
+static void case_gemm_scales(struct neb_cf *c)
+{
+    const int64_t m = neb__cf_dim(c, 40), n = neb__cf_dim(c, 40), k = neb__cf_dim(c, 200);
+    const int ta = neb__cf_below(c, 2), tb = neb__cf_below(c, 2), outliers = neb__cf_below(c, 2);
+    const int a_most = (int[]){100, 0, 50}[neb__cf_below(c, 3)], b_most = a_most == 50 ? 50 : 100 - a_most;
+    double *a = neb__cf_doubles(c, m * k), *b = neb__cf_doubles(c, n * k), *step = neb__cf_doubles(c, k);
+    neb__cf_shape(c, "%lld x %lld x %lld, trans %d %d, scales 2^%d and 2^%d", (long long)m, (long long)n,
+                  (long long)k, ta, tb, a_most, b_most);
+    for (int64_t i = 0; i < k; i++) step[i] = ldexp(1, neb__cf_below(c, 9) - 4);
+    for (int64_t r = 0; r < m + n; r++) {
+        const bool in_a = r < m;
+        const int64_t row = in_a ? r : r - m, outlier = neb__cf_below(c, (int)k);
+        const bool across = in_a ? !ta : tb;
+        const double scale = ldexp(1, (neb__cf_below(c, 3) - 1) * (in_a ? a_most : b_most));
+        for (int64_t i = 0; i < k; i++) {
+            const double v = neb__rng_normal(&c->rng) * scale * (in_a ? step[i] : 1 / step[i]);
+            (in_a ? a : b)[across ? row * k + i : i * (in_a ? m : n) + row] =
+                i == outlier && in_a == outliers ? 32768 * v : v;
+        }
+    }
+    struct neb_cf_t x = neb__cf_values(c, m * k, c->type, a), y = neb__cf_values(c, n * k, c->type, b);
+    struct neb_cf_t out = neb__cf_poison(c, m * n, NEB_F32);
+    struct neb_gemm g = {x.p, y.p, out.p, m,  n,  k, ta ? m : k, tb ? k : n, n,      1,
+                         0,   0,   0,     ta, tb, 1, 0,          c->type,    NEB_F32};
+    double *want = neb__cf_doubles(c, m * n), *size = neb__cf_doubles(c, m * n);
+    naive_gemm(&g, x.v, y.v, NULL, want);
+    for (int64_t i = 0; i < m * k; i++) x.v[i] = fabs(x.v[i]);
+    for (int64_t i = 0; i < n * k; i++) y.v[i] = fabs(y.v[i]);
+    naive_gemm(&g, x.v, y.v, NULL, size);
+    if (neb__cf_ok(c, c->ops->gemm(c->dev, &g))) neb__cf_near_each(c, "c", &out, want, size);
+}
+
+/* An infinity or a NaN reaches its row of the result, and no other one. */
+static void case_gemm_infinite(struct neb_cf *c)
+{
+    const int64_t m = 1 + neb__cf_dim(c, 40), n = neb__cf_dim(c, 40), k = neb__cf_dim(c, 200);
+    const int64_t row = neb__cf_below(c, (int)m), step = neb__cf_below(c, (int)k);
+    const double bad = (double[]){INFINITY, -INFINITY, NAN}[neb__cf_below(c, 3)];
+    double *a = neb__cf_doubles(c, m * k), *want = neb__cf_doubles(c, m * n);
+    neb__cf_shape(c, "%lld x %lld x %lld, %g in row %lld", (long long)m, (long long)n, (long long)k, bad,
+                  (long long)row);
+    for (int64_t i = 0; i < m * k; i++) a[i] = i == row * k + step ? bad : neb__rng_normal(&c->rng);
+    struct neb_cf_t x = neb__cf_values(c, m * k, c->type, a), y = neb__cf_random(c, k * n, c->type, 1),
+                    out = neb__cf_poison(c, m * n, NEB_F32);
+    struct neb_gemm g = {x.p, y.p, out.p, m, n, k, k, n, n, 1, 0, 0, 0, 0, 0, 1, 0, c->type, NEB_F32};
+    naive_gemm(&g, x.v, y.v, NULL, want);
+    if (!neb__cf_ok(c, c->ops->gemm(c->dev, &g))) return;
+    float *got = (float *)neb__cf_doubles(c, m * n);
+    if (!neb__cf_ok(c, c->ops->download(c->dev, got, out.p, (size_t)(m * n) * 4))) return;
+    bool right = true;
+    for (int64_t i = 0; i < m * n; i++) right &= !isfinite(want[i]) == !isfinite(got[i]);
+    neb__cf_true(c, "one row is not finite", right);
+}
+
 static void case_copy2d(struct neb_cf *c)
 {
     const int64_t rows = neb__cf_dim(c, 60), cols = neb__cf_dim(c, 300), ld = cols + neb__cf_below(c, 5);
@@ -198,6 +255,8 @@ const struct neb_cf_case neb__cf_basic[] = {
     {"gemm", case_gemm, 40},
     {"gemm_deep", case_gemm_deep, 8},
     {"gemm_poison", case_gemm_poison, 8},
+    {"gemm_scales", case_gemm_scales, 12},
+    {"gemm_infinite", case_gemm_infinite, 6},
     {"copy2d", case_copy2d, 10},
     {"axpby", case_axpby, 10},
     {"mul", case_mul, 8},

@@ -20,10 +20,8 @@ static const void *packed_weight(struct neb_cf *c, const struct neb_cf_t *w, int
     return neb__cf_ok(c, c->ops->pack_linear(c->dev, &a)) ? to.p : NULL;
 }
 
-static void case_linear(struct neb_cf *c)
+static void try_linear(struct neb_cf *c, int64_t rows, int64_t in, int64_t out)
 {
-    if (!have(c, c->ops->linear)) return;
-    const int64_t rows = neb__cf_dim(c, 130), in = neb__cf_dim(c, 257), out = neb__cf_dim(c, 200);
     const int64_t ldx = in + neb__cf_below(c, 2) * 8, ldy = out + neb__cf_below(c, 2) * 8;
     const int acc = neb__cf_below(c, 4) == 0, bias = neb__cf_below(c, 2), pre = neb__cf_below(c, 2);
     const neb_act act = acc ? NEB_ACT_NONE : (neb_act)neb__cf_below(c, NEB_ACT_TANH + 1);
@@ -55,6 +53,22 @@ static void case_linear(struct neb_cf *c)
     if (!neb__cf_ok(c, c->ops->linear(c->dev, &a))) return;
     neb__cf_near(c, "y", &y, wy, 1);
     if (pre) neb__cf_near(c, "pre", &p, wp, 1);
+}
+
+static void case_linear(struct neb_cf *c)
+{
+    if (!have(c, c->ops->linear)) return;
+    const int64_t rows = neb__cf_dim(c, 130), in = neb__cf_dim(c, 257), out = neb__cf_dim(c, 200);
+    try_linear(c, rows, in, out);
+}
+
+/* As a decoder has them for one token: few rows, and long rows of weights that begin at 16 bytes. */
+static void case_linear_few_rows(struct neb_cf *c)
+{
+    if (!have(c, c->ops->linear)) return;
+    const int64_t rows = 1 + neb__cf_below(c, 5), in = 8 * neb__cf_dim(c, c->tiny ? 6 : 400),
+                  out = neb__cf_dim(c, c->tiny ? 9 : 70);
+    try_linear(c, rows, in, out);
 }
 
 static void case_linear_bwd(struct neb_cf *c)
@@ -194,6 +208,7 @@ static void case_linear_xent(struct neb_cf *c)
 
 const struct neb_cf_case neb__cf_fused[] = {
     {"linear", case_linear, 24},
+    {"linear_few_rows", case_linear_few_rows, 24},
     {"linear_bwd", case_linear_bwd, 30},
     {"linear_xent", case_linear_xent, 24},
     {0},

@@ -66,6 +66,60 @@ static int version_of(cl_device_id id)
     return sscanf(text, "OpenCL %d.%d", &major, &minor) == 2 ? 100 * major + minor : 0;
 }
 
+/* ---- what a device has beside OpenCL 1.2 ---- */
+
+enum { EXTRA_FP16 = 1, EXTRA_BF16 = 2, EXTRA_SUBGROUPS = 4, EXTRA_MATRIX = 8 };
+
+static bool has_word(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = words; (at = strstr(at, word)); at += n)
+        if ((at == words || at[-1] == ' ') && (at[n] == ' ' || !at[n])) return true;
+    return false;
+}
+
+/* fp16 that rounds to nearest and knows infinities: other fp16 is of no use to us. */
+static bool good_fp16(cl_device_id id, const char *words)
+{
+    const cl_device_info half_config = 0x1033; /* CL_DEVICE_HALF_FP_CONFIG, which OpenCL 1.2's headers lack */
+    const cl_device_fp_config needed = CL_FP_ROUND_TO_NEAREST | CL_FP_INF_NAN;
+    cl_device_fp_config has = 0;
+    return has_word(words, "cl_khr_fp16") &&
+           clGetDeviceInfo(id, half_config, sizeof has, &has, NULL) == CL_SUCCESS && (has & needed) == needed;
+}
+
+static int extras_of(cl_device_id id)
+{
+    size_t n = 0;
+    if (clGetDeviceInfo(id, CL_DEVICE_EXTENSIONS, 0, NULL, &n) != CL_SUCCESS) return 0;
+    char *words = calloc(n + 1, 1);
+    if (!words || clGetDeviceInfo(id, CL_DEVICE_EXTENSIONS, n, words, NULL) != CL_SUCCESS) {
+        free(words);
+        return 0;
+    }
+    const int extras = (good_fp16(id, words) ? EXTRA_FP16 : 0) |
+                       (strstr(words, "bfloat16") ? EXTRA_BF16 : 0) |
+                       (strstr(words, "subgroup") ? EXTRA_SUBGROUPS : 0) |
+                       (strstr(words, "matrix_multiply") ? EXTRA_MATRIX : 0);
+    free(words);
+    return extras;
+}
+
+/* Products in fp16 are for runs in bf16. The environment may forbid them, or have them without measuring. */
+static neb_status choose_fp16(struct neb_ocl *dev)
+{
+    const char *wanted = getenv("NEBULA_OPENCL_FP16");
+    dev->fp16 = NEB_OCL_FP16_NEVER;
+    if (dev->config.compute != NEB_BF16 || (wanted && !strcmp(wanted, "no"))) return NEB_OK;
+    const bool there = extras_of(dev->id) & EXTRA_FP16, always = wanted && !strcmp(wanted, "yes");
+    if (always && !there)
+        return neb__ocl_fail(dev, NEB_ERR_UNSUPPORTED,
+                             "opencl %d: %s cannot compute in fp16; unset NEBULA_OPENCL_FP16",
+                             dev->config.index, dev->name);
+    if (there) dev->fp16 = always ? NEB_OCL_FP16_ALWAYS : NEB_OCL_FP16_MEASURED;
+    return NEB_OK;
+}
+
 neb_status neb__ocl_probe(int index, const struct neb_device_host *host, struct neb_device_info *out)
 {
     cl_platform_id platform;
@@ -78,7 +132,10 @@ neb_status neb__ocl_probe(int index, const struct neb_device_host *host, struct 
     text_of(id, CL_DEVICE_NAME, name, sizeof name);
     clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof on - 1, on, NULL);
     clGetDeviceInfo(id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
-    snprintf(out->description, sizeof out->description, "%.70s (%.40s)", name, on);
+    const int extras = extras_of(id);
+    snprintf(out->description, sizeof out->description, "%.56s (%.32s)%s%s%s%s", name, on,
+             extras & EXTRA_FP16 ? ", fp16" : "", extras & EXTRA_BF16 ? ", bf16" : "",
+             extras & EXTRA_SUBGROUPS ? ", subgroups" : "", extras & EXTRA_MATRIX ? ", matrix" : "");
     out->memory_total = (int64_t)bytes;
     out->asynchronous = 1;
     return NEB_OK;
@@ -131,5 +188,5 @@ neb_status neb__ocl_choose(struct neb_ocl *dev)
             "opencl %d: %s has groups of %zu work-items and %llu bytes of local memory; 256 and 32768 "
             "are needed",
             dev->config.index, dev->name, group, (unsigned long long)local);
-    return NEB_OK;
+    return choose_fp16(dev);
 }

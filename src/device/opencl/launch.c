@@ -40,10 +40,14 @@ void neb__ocl_float(struct neb_ocl_launch *l, float v)
 {
     next(l, sizeof(cl_float))->v.f = v;
 }
-void neb__ocl_mem(struct neb_ocl_launch *l, cl_mem mem)
+void neb__ocl_mem_at(struct neb_ocl_launch *l, cl_mem mem, int64_t first)
 {
     next(l, sizeof(cl_mem))->v.mem = mem;
-    neb__ocl_long(l, 0);
+    neb__ocl_long(l, first);
+}
+void neb__ocl_mem(struct neb_ocl_launch *l, cl_mem mem)
+{
+    neb__ocl_mem_at(l, mem, 0);
 }
 
 /* A kernel does not touch what its flags say is missing, so NULL becomes a buffer that is always there. */

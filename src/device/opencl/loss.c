@@ -23,8 +23,7 @@ static neb_status prepare(struct neb_ocl *dev, const char *op, const struct neb_
 static void part_args(struct neb_ocl_launch *l, const struct parts *p)
 {
     neb__ocl_mem(l, p->mem);
-    neb__ocl_mem(l, p->mem);
-    if (l->status == NEB_OK) l->arg[l->n - 1].v.l = p->rows;
+    neb__ocl_mem_at(l, p->mem, p->rows);
 }
 
 static neb_status add_up(struct neb_ocl *dev, const struct parts *p, const struct neb_loss *loss)

@@ -116,14 +116,17 @@ struct neb_ocl_copies {
 
 /* ---- products ---- */
 
+enum { NEB_OCL_CHUNK = 16 }; /* steps of k that fp16 adds up before float takes over: KC in kernels/gemm.cl */
 struct neb_ocl_tile {
     int a, b;          /* rows and columns of a panel: PA, PB */
     int lanes, mr, nv; /* CPU */
-    int kt;            /* GPU */
+    int kt;            /* steps of k at a time; k is padded to them */
+    bool half;         /* multiplies in fp16 */
 };
+enum neb_ocl_fp16 { NEB_OCL_FP16_NEVER, NEB_OCL_FP16_MEASURED, NEB_OCL_FP16_ALWAYS };
 struct neb_ocl_tuning {
-    bool done;
-    int large, small; /* which tile serves products with many and with few tiles */
+    bool ready, done; /* there are tiles; they were measured */
+    int tile[2][2];   /* [a factor is bf16][few tiles] */
 };
 
 struct neb_ocl_recording;
@@ -139,6 +142,7 @@ struct neb_ocl {
     cl_uint units;
     cl_ulong memory_total, largest;
     bool cpu;
+    enum neb_ocl_fp16 fp16;
     struct neb_ocl_cut cut;
     pthread_mutex_t lock;
     struct neb_ocl_memory memory;
@@ -203,6 +207,7 @@ struct neb_ocl_launch neb__ocl_begin(struct neb_ocl *dev, enum neb_ocl_module mo
                                      const char *name);
 void neb__ocl_ptr(struct neb_ocl_launch *l, const void *p, size_t size); /* of one value; NULL is allowed */
 void neb__ocl_mem(struct neb_ocl_launch *l, cl_mem mem);
+void neb__ocl_mem_at(struct neb_ocl_launch *l, cl_mem mem, int64_t first); /* its value `first` */
 void neb__ocl_long(struct neb_ocl_launch *l, int64_t v);
 void neb__ocl_int(struct neb_ocl_launch *l, int v);
 void neb__ocl_uint(struct neb_ocl_launch *l, uint32_t v);
@@ -259,8 +264,16 @@ struct neb_ocl_product {
     neb_act act, slope;
 };
 neb_status neb__ocl_product(struct neb_ocl *dev, const struct neb_ocl_product *p);
+neb_status neb__ocl_product_by(struct neb_ocl *dev, const struct neb_ocl_product *p, int tile);
+
+/* tiles.c */
+const struct neb_ocl_tile *neb__ocl_tile(const struct neb_ocl *dev, int tile);
+/* Of kernels/gemm.cl; tile -1: packing alone, which `half` then describes. */
+uint32_t neb__ocl_tile_variant(const struct neb_ocl *dev, neb_dtype type, int tile, bool half, neb_act act,
+                               neb_act slope);
+void neb__ocl_tile_options(const struct neb_ocl *dev, uint32_t variant, char *out, size_t size);
+int neb__ocl_tile_of(struct neb_ocl *dev, const struct neb_ocl_product *p);
 void neb__ocl_tune(struct neb_ocl *dev); /* measures, once; not while recording */
-neb_status neb__ocl_tile_options(const struct neb_ocl *dev, uint32_t variant, char *out, size_t size);
 
 /* the slots */
 #define NEB_OCL_SLOTS(X)            \

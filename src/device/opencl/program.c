@@ -7,16 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static neb_status options_of(const struct neb_ocl *dev, enum neb_ocl_module module, uint32_t variant,
-                             char *out, size_t size)
+static void options_of(const struct neb_ocl *dev, enum neb_ocl_module module, uint32_t variant, char *out,
+                       size_t size)
 {
     const struct neb_ocl_cut *c = &dev->cut;
     int n = snprintf(out, size, "-cl-std=CL1.2 -w -DVW=%d -DWG=%d -DSPAN=%d -DCOLS=%d -DBF16=%d", c->vw,
                      c->wg, c->span, c->cols, (int)(variant & 1));
     if (module == NEB_OCL_ATTN) /* the head size, where the compiler wants to know it */
         snprintf(out + n, size - (size_t)n, " -DAW=%d -DHD=%d", c->aw, (int)(variant >> 1));
-    if (module == NEB_OCL_GEMM) return neb__ocl_tile_options(dev, variant, out + n, size - (size_t)n);
-    return NEB_OK;
+    if (module == NEB_OCL_GEMM) neb__ocl_tile_options(dev, variant, out + n, size - (size_t)n);
 }
 
 static void key_of(const struct neb_ocl *dev, enum neb_ocl_module module, const char *options, char *key,
@@ -81,7 +80,7 @@ static neb_status compile(struct neb_ocl *dev, enum neb_ocl_module module, uint3
     char options[400], key[1400];
     const struct neb_ocl_source *common = &neb__ocl_sources[NEB_OCL_MODULES],
                                 *own = &neb__ocl_sources[module];
-    NEB_TRY(options_of(dev, module, variant, options, sizeof options));
+    options_of(dev, module, variant, options, sizeof options);
     key_of(dev, module, options, key, sizeof key);
     *out = from_cache(dev, key, options);
     if (*out) return NEB_OK;
