@@ -10,8 +10,9 @@
  * the formula. Its buckets and gathered layers are in the memory of the runs; that memory, over the one of ranks
  * that hold everything, stands beside it.
  *
- * Ranks on several machines add up gradients during the backward pass. beside2 measures that against sums behind it, by the same
- * processes in turns; bench/beside.sh makes two machines of one. */
+ * Ranks on several machines, and ranks on GPUs, add up gradients during the backward pass. beside2 and beside_zero1 measure that against
+ * sums behind it, by the same processes in turns; bench/beside.sh makes two machines of one. On a GPU each change of the way is followed
+ * by steps that record the run anew and do not count. */
 #include "bench.h"
 #include "parallel_arm.h"
 #include "base/file.h"
@@ -27,7 +28,7 @@ enum { MAX_TURNS = 64 };
 
 struct options {
     char *out, *arm, *serve, *device, *dtype;
-    int64_t hidden, layers, heads, vocab, tokens, micro, length, turns, steps;
+    int64_t hidden, layers, heads, vocab, tokens, micro, length, turns, steps, bucket;
 };
 
 static const struct neb_opt table[] = {
@@ -36,7 +37,8 @@ static const struct neb_opt table[] = {
         struct options, arm, NEB_OPT_TEXT, "", NULL,
         "only this layout: data2, tensor2, pipeline2, zero1, zero2, zero3; state: what ranks hold with zero "
         "1, "
-        "2, 3; beside2: data2 on two machines, sums beside the backward pass against sums behind it; job: "
+        "2, 3; beside2, beside_zero1: data2, zero1 on two machines or on GPUs, sums beside the backward pass "
+        "against sums behind it; job: "
         "write the job and end"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "768", NULL, "width of the model; the default is gpt2-124m",
             NEB_OPT_RANGE(8, 65536)),
@@ -55,6 +57,10 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, turns, NEB_OPT_INT, "5", NULL, "measured turns a layout",
             NEB_OPT_RANGE(1, MAX_TURNS)),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "1", NULL, "steps of a turn", NEB_OPT_RANGE(1, 1e6)),
+    NEB_OPT(struct options, bucket, NEB_OPT_BYTES, "0", NULL,
+            "parallel.bucket: gradients that ranks add up at once beside the backward pass; 0: as a job "
+            "without it",
+            NEB_OPT_RANGE(0, 1e15)),
     NEB_OPT(struct options, serve, NEB_OPT_TEXT, "", NULL,
             "be a process of this layout, and make a step for each line of the standard input"),
     NEB_OPT_END,
@@ -82,13 +88,20 @@ static int64_t warm_steps(const struct options *o)
     return strcmp(o->device, "cpu") ? 4 : 1;
 }
 
+static neb_status start(const struct options *o, const char *folder, const char *layout, struct neb_arm *out)
+{
+    char all[192];
+    snprintf(all, sizeof all, "%s parallel.bucket=%" PRId64, layout, o->bucket);
+    return neb__arm_start(folder, all, 2, out);
+}
+
 static neb_status measure(const struct options *o, const char *folder, struct neb_arm *one,
                           const struct arm *a, double *ratio, double *idle)
 {
     struct neb_arm two;
     struct neb_arm_step x, y;
     double ratios[MAX_TURNS], shares[MAX_TURNS];
-    NEB_TRY(neb__arm_start(folder, a->layout, 2, &two));
+    NEB_TRY(start(o, folder, a->layout, &two));
     neb_status status = neb__arm_step(&two, warm_steps(o), &y); /* plans, records and warms up */
     for (int i = 0; status == NEB_OK && i < o->turns; i++) {
         status = neb__arm_step(one, o->steps, &x);
@@ -113,7 +126,7 @@ static neb_status report(struct neb_figures *f, const struct options *o, const c
     NEB_TRY(measure(o, folder, one, a, &ratio, &idle));
     snprintf(name, sizeof name, "ratio.%s", a->name);
     neb__figures_add(f, name, ratio / (1 - bubble), "", a->target > 0 ? NEB_AT_LEAST : NEB_REPORT, a->target);
-    if (a->stages < 2) return NEB_OK;
+    if (a->stages < 2 || !(idle > 0)) return NEB_OK; /* GPUs that send by themselves do not tell */
     snprintf(name, sizeof name, "bubble.%s", a->name);
     neb__figures_add(f, name, idle - bubble, "", NEB_AT_MOST, 0.05);
     snprintf(name, sizeof name, "idle.%s", a->name);
@@ -123,27 +136,51 @@ static neb_status report(struct neb_figures *f, const struct options *o, const c
 
 /* ---- sums beside the backward pass ------------------------------------------------------------------------- */
 
+static const struct beside {
+    const char *name, *layout;
+} besides[] = {{"beside2", "parallel.data=2 train.threads=1 parallel.timeout=10m"},
+               {"beside_zero1", "parallel.data=2 parallel.zero=1 train.threads=1 parallel.timeout=10m"}};
+
+static const struct beside *find_beside(const char *arm)
+{
+    for (size_t i = 0; arm && i < sizeof besides / sizeof *besides; i++)
+        if (!strcmp(besides[i].name, arm)) return &besides[i];
+    return NULL;
+}
+
+/* The way changes, and with it what is recorded. */
+static neb_status half_turn(const struct options *o, struct neb_arm *a,
+                            neb_status (*step)(struct neb_arm *, int64_t, struct neb_arm_step *),
+                            struct neb_arm_step *out)
+{
+    if (strcmp(o->device, "cpu")) NEB_TRY(step(a, warm_steps(o), out));
+    return step(a, o->steps, out);
+}
+
 static neb_status report_beside(const struct options *o, struct neb_figures *f, const char *folder)
 {
     struct neb_arm arm;
     struct neb_arm_step behind, beside;
+    const struct beside *b = find_beside(o->arm);
+    char name[64];
     double ratios[MAX_TURNS], seconds[2][MAX_TURNS];
-    NEB_TRY(neb__arm_start(folder, "parallel.data=2 train.threads=1 parallel.timeout=10m", 2, &arm));
+    NEB_TRY(start(o, folder, b->layout, &arm));
     neb_status status = neb__arm_step(&arm, 1, &beside); /* plans and warms up */
     for (int i = 0; status == NEB_OK && i < o->turns; i++) {
-        status = neb__arm_step_behind(&arm, o->steps, &behind);
-        if (status == NEB_OK) status = neb__arm_step(&arm, o->steps, &beside);
+        status = half_turn(o, &arm, neb__arm_step_behind, &behind);
+        if (status == NEB_OK) status = half_turn(o, &arm, neb__arm_step, &beside);
         seconds[0][i] = behind.seconds;
         seconds[1][i] = beside.seconds;
         ratios[i] = behind.seconds / beside.seconds;
-        fprintf(stderr, "beside2: sums behind the backward pass %.4g s, beside it %.4g s\n", behind.seconds,
-                beside.seconds);
+        fprintf(stderr, "%s: sums behind the backward pass %.4g s, beside it %.4g s\n", b->name,
+                behind.seconds, beside.seconds);
     }
     neb__arm_stop(&arm);
     NEB_TRY(status);
     neb__figures_add(f, "step.behind", neb__figures_median(seconds[0], (int)o->turns), "s", NEB_REPORT, 0);
     neb__figures_add(f, "step.beside", neb__figures_median(seconds[1], (int)o->turns), "s", NEB_REPORT, 0);
-    neb__figures_add(f, "ratio.beside2", neb__figures_median(ratios, (int)o->turns), "", NEB_REPORT, 0);
+    snprintf(name, sizeof name, "ratio.%s", b->name);
+    neb__figures_add(f, name, neb__figures_median(ratios, (int)o->turns), "", NEB_REPORT, 0);
     return NEB_OK;
 }
 
@@ -218,16 +255,14 @@ static neb_status run_arms(const struct options *o, struct neb_figures *f)
     job.folder = folder;
     NEB_TRY(neb__arm_job_make(&job));
     if (o->arm && !strcmp(o->arm, "job")) return NEB_OK;
-    if (o->arm && !strcmp(o->arm, "beside2")) return report_beside(o, f, folder);
+    if (find_beside(o->arm)) return report_beside(o, f, folder);
     if (!state) NEB_TRY(run_turns(o, f, folder));
     return state || !o->arm ? report_state(o, f, folder) : NEB_OK;
 }
 
 static bool known(const char *name)
 {
-    static const char *const others[] = {"state", "beside2", "job"};
-    for (int i = 0; i < 3; i++)
-        if (!strcmp(name, others[i])) return true;
+    if (!strcmp(name, "state") || !strcmp(name, "job") || find_beside(name)) return true;
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++)
         if (!strcmp(name, arms[i].name)) return true;
     return false;

@@ -160,9 +160,10 @@ static neb_status next_order(struct server *s, struct order *o)
     neb_status status = neb__group_broadcast(s->ranks, o, sizeof *o, 0);
     neb__group_busy(s->ranks, false);
     NEB_TRY(status);
-    if (o->behind && !neb__group_sums_beside(s->layout.data))
-        return neb__fail(NEB_ERR_CONFIG, "the ranks are on one machine, where sums are never made beside the "
-                                         "backward pass: bench/beside.sh has two");
+    if (o->behind && !neb__device_sums_beside(s->layout.data))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the ranks are on one machine, where CPUs never make sums beside the "
+                         "backward pass: bench/beside.sh has two");
     neb__beside_behind(neb__work_optimizer(s->work), o->behind);
     return NEB_OK;
 }

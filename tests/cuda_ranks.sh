@@ -58,6 +58,11 @@ if [[ $parts = *layouts* ]]; then
     done
     train again parallel.data=2 parallel.zero=2
     cmp zero2/model.safetensors again/model.safetensors && echo "zero2 repeats itself" || bad=1
+    for zero in 0 1; do # a sum of two has one order, so many small buckets beside the backward pass give the bits of one
+        train one_bucket$zero parallel.data=2 parallel.zero=$zero parallel.bucket=1GiB
+        train buckets$zero parallel.data=2 parallel.zero=$zero parallel.bucket=256KiB
+        cmp one_bucket$zero/model.safetensors buckets$zero/model.safetensors && echo "zero $zero: buckets have the same bits" || bad=1
+    done
     train more parallel.data=2 parallel.zero=1 train.steps=30 train.schedule=constant # another layout goes on
     train more parallel.tensor=2 train.steps=60 train.schedule=constant
     train less train.steps=30 train.schedule=constant
@@ -76,7 +81,7 @@ if [[ $parts = *staged* ]]; then
     export NEBULA_NCCL_LIB_BEFORE=${NEBULA_NCCL_LIB:-}
     export NEBULA_NCCL_LIB=none
     [ -f one.log ] || train one
-    for l in data2:parallel.data=2 zero2:parallel.data=2:parallel.zero=2 tensor2:parallel.tensor=2; do
+    for l in data2:parallel.data=2 zero2:parallel.data=2:parallel.zero=2 tensor2:parallel.tensor=2 pipe2:parallel.pipeline=2; do
         name=staged_${l%%:*}
         train $name $(echo ${l#*:} | tr : ' ')
         near $name one 2e-3
@@ -86,22 +91,23 @@ if [[ $parts = *staged* ]]; then
     [ -n "$NEBULA_NCCL_LIB" ] || unset NEBULA_NCCL_LIB
 fi
 if [[ $parts = *lost* ]]; then
-    for signal in KILL STOP; do
-        "$nebula" train job.yaml out=lost$signal parallel.data=2 train.steps=100000 parallel.timeout=5s > lost$signal.log 2>&1 &
+    for case in KILL:data STOP:data STOP:pipeline; do
+        signal=${case%:*} layout=${case#*:} name=lost_${case%:*}_${case#*:}
+        "$nebula" train job.yaml out=$name parallel.$layout=2 train.steps=100000 parallel.timeout=5s > $name.log 2>&1 &
         started=$!
-        until ls lost$signal/checkpoints/*.neb > /dev/null 2>&1 || ! kill -0 $started 2> /dev/null; do sleep 0.1; done
-        ranks=$(for p in $(pgrep -f "train job.yaml out=lost$signal"); do
+        until ls $name/checkpoints/*.neb > /dev/null 2>&1 || ! kill -0 $started 2> /dev/null; do sleep 0.1; done
+        ranks=$(for p in $(pgrep -f "train job.yaml out=$name"); do
             tr '\0' '\n' < /proc/$p/environ 2> /dev/null | grep -q '^OMPI_COMM_WORLD_RANK=1$' && echo $p || true; done)
         at=$(date +%s.%N)
         kill -$signal $ranks || true
-        until grep -aq "the ranks are back" lost$signal.log || ! kill -0 $started 2> /dev/null; do
+        until grep -aq "the ranks are back" $name.log || ! kill -0 $started 2> /dev/null; do
             sleep 0.1
             awk -v a=$at -v b=$(date +%s.%N) 'BEGIN {exit b - a < 60}' && break
         done
-        awk -v s=$signal -v a=$at -v b=$(date +%s.%N) 'BEGIN {printf "%s: the ranks were back after %.1f s\n", s, b - a}'
-        grep -aE "rank [0-9] of 2" lost$signal.log | head -n 2 || true
-        if ! grep -aq "the ranks are back" lost$signal.log; then
-            tail -n 8 lost$signal.log lost$signal/ranks/*.log
+        awk -v s=$name -v a=$at -v b=$(date +%s.%N) 'BEGIN {printf "%s: the ranks were back after %.1f s\n", s, b - a}'
+        grep -aE "rank [0-9] of 2" $name.log | head -n 2 || true
+        if ! grep -aq "the ranks are back" $name.log; then
+            tail -n 8 $name.log $name/ranks/*.log
             bad=1
         fi
         kill -TERM $started 2> /dev/null || true

@@ -1,8 +1,9 @@
 /* test_beside.c: copies of a model on several machines add up their gradients during the backward pass, and gather parameters before
  * they are read. The bits are those of exchanges that are waited for, and of ranks on one machine; a rank that fails, dies or hangs
- * in the middle of them is named. */
+ * in the middle of them is named. GPUs do the same inside their recordings. */
 #include "optim/beside.h"
 #include "check.h"
+#include "fake_gpu.h"
 #include "far.h"
 #include "forked.h"
 #include "group/pretend.h"
@@ -22,7 +23,7 @@ enum {
     WIDE = 96,
     LAYERS = 6,
     WORDS = 60,
-    STEPS = 3,
+    STEPS = 5, /* the third one is recorded */
     BUCKET = 5000,
     TIMEOUT = 25
 };
@@ -81,11 +82,16 @@ static neb_param *add(neb_params *ps, const char *name, int ndim, int64_t rows, 
 struct trial {
     int zero;
     bool behind, half;
-    int hurt; /* the rank that is, or -1 */
-    int how;  /* a signal, or 0: it fails */
-    int at;   /* … when it has begun this many sums, of one step */
+    bool gpu, graphs, late; /* late: sums are made in the join */
+    bool shared, unsized;   /* all ranks compute on one GPU; no size of a bucket is named */
+    bool changes;           /* one of the later steps adds up behind its runs */
+    bool breaks;            /* a recording of the rank that is hurt fails */
+    int hurt;               /* the rank that is, or -1 */
+    int how;                /* a signal, or 0: it fails */
+    int at;                 /* … when it has begun this many sums, of one step */
     int early; /* sums that the first rank had begun before its last backward pass was over, in the last step */
     int all;   /* … and altogether */
+    int launches;
     int gathers;     /* at most so many were under way at once */
     int64_t room[2]; /* bytes of the arena: of a step, of a run that does not go backwards */
     float norm[STEPS];
@@ -99,7 +105,18 @@ static int seen; /* sums begun when the tape made its last call */
 static void beat(void *g)
 {
     neb__group_beat(g);
-    seen = far_sums();
+    seen = present && present->gpu ? fake_gpu_beside() : far_sums();
+}
+
+/* A CPU that behaves like a GPU. */
+static void become_gpu(struct net *n, struct neb_group *g, const struct trial *x)
+{
+    static struct neb_device_ops ops;
+    fake_library.device = x->shared ? 0 : neb__group_rank(g);
+    fake_library.records = true;
+    fake_library.late = x->late;
+    fake_library.breaks = x->breaks && neb__group_rank(g) == x->hurt;
+    fake_gpu_wrap(n->dev, &ops);
 }
 
 static neb_status open_net(struct net *n, struct neb_group *g, const struct trial *x)
@@ -108,6 +125,7 @@ static neb_status open_net(struct net *n, struct neb_group *g, const struct tria
     struct neb_optimizer_config c = neb_optimizer_defaults();
     c.max_norm = 0.01f; /* clips */
     NEB_TRY(neb_device_open("cpu", &(struct neb_device_config){.threads = 1}, &n->dev));
+    if (x->gpu) become_gpu(n, g, x);
     NEB_TRY(neb_params_create(&n->ps));
     n->table = add(n->ps, "embed.weight", 2, WORDS, WIDE);
     for (int i = 0; i < LAYERS; i++) {
@@ -124,9 +142,9 @@ static neb_status open_net(struct net *n, struct neb_group *g, const struct tria
     NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
     NEB_TRY(neb_tape_create(n->dev, n->ps, &n->tape));
     neb__tape_on_call(n->tape, beat, g);
-    struct neb_state_place place = {.layout = &layout, .zero = x->zero, .sums = BUCKET};
+    neb_tape_graphs(n->tape, x->graphs);
+    struct neb_state_place place = {.layout = &layout, .zero = x->zero, .sums = x->unsized ? 0 : BUCKET};
     NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, &place, &n->opt));
-    neb__beside_behind(n->opt, x->behind);
     NEB_TRY(neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->ids));
     return neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->target);
 }
@@ -149,7 +167,7 @@ static neb_status one_step(struct net *n, struct neb_group *g, const struct tria
     const int rank = neb__group_rank(g);
     for (int i = 0; i < MICROS; i++) {
         all[i] = (struct micro){n, step * MICROS + i, .half = x->half && i == MICROS - 1};
-        all[i].fails = rank == x->hurt && !x->how && step && i >= RANKS;
+        all[i].fails = rank == x->hurt && !x->how && !x->breaks && step && i >= RANKS;
         m[i] = (struct neb_micro){load, i % RANKS == rank ? model : NULL, &all[i], 1 + all[i].half, ROWS};
     }
     NEB_TRY(neb_train_step(n->opt, n->tape, m, MICROS, 1e-2f, 1, NULL, &info));
@@ -177,13 +195,15 @@ static int train(struct neb_group *g, void *arg)
     if (open_net(&n, g, x) != NEB_OK) return 1;
     for (int i = 0; i < STEPS; i++) {
         float norm;
-        const int before = far_sums();
+        neb__beside_behind(n.opt, x->behind || (x->changes && i == STEPS - 2));
+        const int before = x->gpu ? fake_gpu_beside() : far_sums();
         if (one_step(&n, g, x, i, &norm) != NEB_OK) return 2;
         if (!first) continue;
         x->norm[i] = norm;
         x->early = seen - before;
-        x->all = far_sums() - before;
+        x->all = (x->gpu ? fake_gpu_beside() : far_sums()) - before;
     }
+    if (first) x->launches = fake_gpu_launches();
     int64_t room[2];
     if (rooms(&n, room) != NEB_OK) return 3;
     if (first) memcpy(x->room, room, sizeof room);
@@ -276,6 +296,70 @@ static void parameters_are_gathered_ahead(void **state)
     forked_free(x, ROOM);
 }
 
+/* ---- GPUs ---------------------------------------------------------------------------------------------------- */
+
+static struct trial *on_gpus(int zero, bool behind, bool graphs, bool late, bool half)
+{
+    struct trial *x = new_trial(zero, behind);
+    x->gpu = true;
+    x->graphs = graphs;
+    x->late = late;
+    x->half = half;
+    assert_int_equal(forked_ranks(RANKS, 60, train, x), 0);
+    return x;
+}
+
+/* Against sums of the whole slab behind the backward pass, with nothing recorded. */
+static void compare_on_gpus(int zero, bool half)
+{
+    struct trial *old = on_gpus(zero, true, false, false, half);
+    assert_int_equal(old->all, 0);
+    assert_int_equal(old->launches, 0);
+    for (int way = 0; way < 6; way++) {
+        const bool graphs = way % 2, late = way / 2 == 1, behind = way / 2 == 2;
+        struct trial *x = on_gpus(zero, behind, graphs, late, half);
+        same(old, x);
+        /* the two micro-batches of each of the last three steps */
+        assert_int_equal(x->launches, graphs ? 6 : 0);
+        if (behind)
+            assert_int_equal(x->all, 0);
+        else
+            assert_true(x->all > 10 && (graphs || (x->early > 3 && x->early < x->all)));
+        forked_free(x, ROOM);
+    }
+    struct trial *x = new_trial(zero, false);
+    x->gpu = x->graphs = x->changes = true;
+    x->half = half;
+    assert_int_equal(forked_ranks(RANKS, 60, train, x), 0);
+    same(old, x);
+    forked_free(x, ROOM);
+    forked_free(old, ROOM);
+}
+
+static void gpus_add_up_inside_recordings(void **state)
+{
+    (void)state;
+    fake_gpu_prepare(RANKS, 1 << 20);
+    for (int zero = 0; zero < 2; zero++)
+        for (int half = 0; half < 2; half++) compare_on_gpus(zero, half);
+    fake_gpu_end();
+}
+
+/* Beside each other's backward pass nothing is won. */
+static void ranks_of_one_gpu_add_up_behind(void **state)
+{
+    (void)state;
+    fake_gpu_prepare(RANKS, 1 << 20);
+    for (int i = 0; i < 4; i++) {
+        struct trial *x = new_trial(0, false);
+        x->gpu = true, x->shared = i / 2, x->unsized = i % 2;
+        assert_int_equal(forked_ranks(RANKS, 60, train, x), 0);
+        assert_int_equal(x->all > 0, !(x->shared && x->unsized));
+        forked_free(x, ROOM);
+    }
+    fake_gpu_end();
+}
+
 /* ---- a rank that is lost ------------------------------------------------------------------------------------- */
 
 static void hurt_here(void)
@@ -318,12 +402,28 @@ static void a_rank_lost_in_the_sums_is_named(void **state)
     }
 }
 
+/* A rank that fails between two runs, or while it records, makes its sums: nobody waits for them in vain. */
+static void a_gpu_that_fails_is_named(void **state)
+{
+    (void)state;
+    fake_gpu_prepare(RANKS, 1 << 20);
+    for (int i = 0; i < 4; i++) {
+        struct trial *x = new_trial(i % 2, false);
+        x->gpu = x->graphs = true;
+        x->hurt = 1;
+        x->breaks = i > 1;
+        assert_int_equal(forked_ranks(RANKS, TIMEOUT, loses_one, x), 0);
+        forked_free(x, ROOM);
+    }
+    fake_gpu_end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_beside_are_the_same_bits),
-        cmocka_unit_test(parameters_are_gathered_ahead),
-        cmocka_unit_test(a_rank_lost_in_the_sums_is_named),
+        cmocka_unit_test(sums_beside_are_the_same_bits),    cmocka_unit_test(parameters_are_gathered_ahead),
+        cmocka_unit_test(a_rank_lost_in_the_sums_is_named), cmocka_unit_test(gpus_add_up_inside_recordings),
+        cmocka_unit_test(ranks_of_one_gpu_add_up_behind),   cmocka_unit_test(a_gpu_that_fails_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

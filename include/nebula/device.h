@@ -53,7 +53,7 @@
 extern "C" {
 #endif
 
-#define NEB_DEVICE_ABI 7u
+#define NEB_DEVICE_ABI 8u
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
@@ -221,6 +221,12 @@ struct neb_device_ops {
     neb_status (*widen)(void *dev, const struct neb_widen *);
     neb_status (*linear_narrow)(void *dev, const struct neb_linear_narrow *);
     neb_status (*linear_narrow_bwd)(void *dev, const struct neb_linear_narrow_bwd *);
+
+    /* Exchanges beside the compute stream. One begins when everything enqueued so far is done and those that this comm began
+     * beside it before are over; the compute stream goes on. exchange_join() has it wait for all of them. Until then nothing
+     * else touches the values. A recording that contains one contains its join. [optional, both or none] */
+    neb_status (*exchange_beside)(void *dev, void *comm, const struct neb_comm_exchange *);
+    neb_status (*exchange_join)(void *dev, void *comm);
 };
 
 /* For a plug-in in the making: a primitive that is NULL is computed on the host, with copies in both directions. */

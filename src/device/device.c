@@ -48,6 +48,7 @@ static const struct slot_name narrow[] = {SLOT(linear_narrow), SLOT(linear_narro
 static const struct slot_name exchanges[] = {SLOT(comm_facts), SLOT(comm_id),    SLOT(comm_open),
                                              SLOT(exchange),   SLOT(comm_state), SLOT(comm_abort),
                                              SLOT(comm_close)};
+static const struct slot_name beside[] = {SLOT(exchange_beside), SLOT(exchange_join)};
 #undef SLOT
 
 static bool has(const struct neb_device_ops *ops, const struct slot_name *s)
@@ -82,7 +83,8 @@ static neb_status check_group(const struct neb_device_ops *ops, const struct slo
 #define ONE(slot, type) +1
 enum {
     COMPUTING = 0 NEB_PRIMITIVE_SLOTS(ONE) NEB_FUSED_SLOTS(ONE) NEB_OPTIONAL_SLOTS(ONE),
-    OTHERS = 31, /* open to scratch_bytes, packed_bytes, comm_facts to comm_close, probe */
+    OTHERS =
+        33, /* open to scratch_bytes, packed_bytes, comm_facts to comm_close, probe, exchange_beside, exchange_join */
     TABLE = 16 + (COMPUTING + OTHERS) * (int)sizeof(void *) + 8
 };
 #undef ONE
@@ -108,7 +110,7 @@ enum {
               SIZE(neb_device_config) + SIZE(neb_device_info))
 };
 #undef SIZE
-_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 5248,
+_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 5264,
                "a struct of the device ABI changed: raise NEB_DEVICE_ABI, then put the new sum here");
 
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)
@@ -132,6 +134,7 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
     NEB_TRY(check_group(ops, packing, sizeof packing / sizeof *packing, where));
     NEB_TRY(check_group(ops, narrow, sizeof narrow / sizeof *narrow, where));
     NEB_TRY(check_group(ops, exchanges, sizeof exchanges / sizeof *exchanges, where));
+    NEB_TRY(check_group(ops, beside, sizeof beside / sizeof *beside, where));
     return check_group(ops, host, sizeof host / sizeof *host, where);
 }
 

@@ -146,6 +146,16 @@ static void w_comm_abort(void *ctx, void *comm)
     const struct neb_host_ops *h = ctx;
     h->plugin->comm_abort(h->ctx, comm);
 }
+static neb_status w_exchange_beside(void *ctx, void *comm, const struct neb_comm_exchange *x)
+{
+    const struct neb_host_ops *h = ctx;
+    return h->plugin->exchange_beside(h->ctx, comm, x);
+}
+static neb_status w_exchange_join(void *ctx, void *comm)
+{
+    const struct neb_host_ops *h = ctx;
+    return h->plugin->exchange_join(h->ctx, comm);
+}
 static void w_comm_close(void *ctx, void *comm)
 {
     const struct neb_host_ops *h = ctx;
@@ -171,6 +181,7 @@ static void wrap_copies(struct neb_device_ops *t, const struct neb_device_ops *p
         t->exchange = w_exchange, t->comm_state = w_comm_state;
         t->comm_abort = w_comm_abort, t->comm_close = w_comm_close;
     }
+    if (p->exchange_beside) t->exchange_beside = w_exchange_beside, t->exchange_join = w_exchange_join;
 }
 
 /* `missing` gets the names of the slots that the host computes. */

@@ -4,7 +4,7 @@
  * device counts the exchanges that it has begun and ended. Every half second this thread looks at these counts and
  * writes the first one where the other ranks of the machine can read it. An exchange that makes no progress for the
  * group's timeout waits for a rank that has not begun it. If that rank's host makes progress (its beat moves), the
- * patience begins anew; if not, it is stuck or gone, and is named. Meanwhile this thread beats for its own rank:
+ * patience begins anew; if not, it is stuck or gone, and is named. Meanwhile this thread beats for its own rank, in all of its groups:
  * who waits for another one is not stuck.
  *
  * Then the communicators are aborted, by a thread of its own, since an abort may hang, too. That ends the kernels that
@@ -131,7 +131,8 @@ static void look(struct neb_group *g)
         begin_patience(g, &s);
         if (!waits) return;
     }
-    if (g->window) neb__window_beat(g);
+    for (struct neb_group *x = watch.list; x; x = x->device.next)
+        if (x->window) neb__window_beat(x);
     struct neb_group *all = g;
     while (all->parent) all = all->parent;
     if (all->window) neb__window_beat(all);

@@ -26,6 +26,7 @@ struct neb_group_device {
     void *ctx, *comm;                 /* comm NULL: values go through `stage` */
     void *stage;                      /* host */
     size_t stage_bytes;
+    bool shared; /* two ranks or more compute on one device */
     /* exchange_watch.c: */
     struct neb_group *next;
     bool watched;

@@ -46,7 +46,7 @@ static neb_status refuse_shared(const struct neb_group *g, const struct neb_comm
 }
 
 /* All ranks see the same numbers and come to the same result. */
-static neb_status compare(const struct neb_group *g, const double *all, const struct neb_comm_facts *own,
+static neb_status compare(struct neb_group *g, const double *all, const struct neb_comm_facts *own,
                           bool *library)
 {
     *library = true;
@@ -71,6 +71,7 @@ static neb_status compare(const struct neb_group *g, const double *all, const st
             const double *u = all + q * WORDS;
             bool same = v[DEVICE] == u[DEVICE] && v[DEVICE2] == u[DEVICE2];
             if (same && !(v[SHARES] && u[SHARES])) return refuse_shared(g, own, q, r);
+            g->device.shared |= same;
         }
     }
     return NEB_OK;
@@ -306,4 +307,68 @@ neb_status neb__device_broadcast(struct neb_group *g, void *values, int64_t n, n
     return exchange(g,
                     &(struct neb_comm_exchange){
                         .op = NEB_EXCHANGE_BROADCAST, .values = values, .n = n, .peer = root, .type = type});
+}
+
+/* ---- beside the device's stream ------------------------------------------------------------------------------ */
+
+bool neb__device_sums_beside(const struct neb_group *g)
+{
+    if (alone(g)) return false;
+    if (!g->device.ops) return neb__group_sums_beside(g);
+    return g->device.comm && g->device.ops->exchange_beside;
+}
+
+bool neb__device_shared(const struct neb_group *g)
+{
+    return !alone(g) && g->device.shared;
+}
+
+static neb_status begin_beside(struct neb_group *g, const struct neb_comm_exchange *x)
+{
+    NEB_TRY(neb__group_usable(g));
+    neb__group_beat(g);
+    return g->device.ops->exchange_beside(g->device.ctx, g->device.comm, x);
+}
+
+neb_status neb__device_sum_begin(struct neb_group *g, float *values, int64_t n, const int64_t *edge)
+{
+    if (alone(g) || n < 1) return NEB_OK;
+    if (!g->device.ops) return neb__group_sum_begin(g, values, n);
+    const struct neb_comm_exchange x = {.op = edge ? NEB_EXCHANGE_SUM_SCATTER : NEB_EXCHANGE_SUM,
+                                        .values = values,
+                                        .n = n,
+                                        .edge = edge,
+                                        .type = NEB_F32};
+    return neb__device_sums_beside(g) ? begin_beside(g, &x) : exchange(g, &x);
+}
+
+neb_status neb__device_sum_join(struct neb_group *g)
+{
+    if (alone(g)) return NEB_OK;
+    if (!g->device.ops) return neb__group_sum_join(g);
+    return neb__device_sums_beside(g) ? g->device.ops->exchange_join(g->device.ctx, g->device.comm) : NEB_OK;
+}
+
+bool neb__device_sends(const struct neb_group *g)
+{
+    return !alone(g) && g->device.comm && g->device.ops->exchange_beside;
+}
+
+neb_status neb__device_send_begin(struct neb_group *g, void *bytes, size_t n, int to)
+{
+    return begin_beside(
+        g, &(struct neb_comm_exchange){
+               .op = NEB_EXCHANGE_SEND, .values = bytes, .n = (int64_t)n, .peer = to, .type = NEB_I8});
+}
+
+neb_status neb__device_send_join(struct neb_group *g)
+{
+    return g->device.ops->exchange_join(g->device.ctx, g->device.comm);
+}
+
+neb_status neb__device_receive(struct neb_group *g, void *bytes, size_t n, int from)
+{
+    return exchange(
+        g, &(struct neb_comm_exchange){
+               .op = NEB_EXCHANGE_RECEIVE, .values = bytes, .n = (int64_t)n, .peer = from, .type = NEB_I8});
 }

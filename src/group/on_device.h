@@ -29,4 +29,20 @@ neb_status neb__device_gather_begin(struct neb_group *g, void *values, const int
                                     int *ticket);
 neb_status neb__device_broadcast(struct neb_group *g, void *values, int64_t n, neb_dtype type, int root);
 
+/* Sums beside other work, as in group.h. With `edge`, (ranks + 1) in values, rank r needs the sums of [edge[r], edge[r + 1]) alone:
+ * the others are undefined. On a device that exchanges by itself they go on beside its stream; the join has the stream wait for them,
+ * and a recording may contain both. neb__device_sums_beside(): whether they get on before the join. */
+bool neb__device_sums_beside(const struct neb_group *g);
+/* Ranks of this group compute on one device: what goes on beside the one's work takes from the other's. */
+bool neb__device_shared(const struct neb_group *g);
+neb_status neb__device_sum_begin(struct neb_group *g, float *values, int64_t n, const int64_t *edge);
+neb_status neb__device_sum_join(struct neb_group *g);
+
+/* Messages from device to device, in a group in which neb__device_sends(): received in the device's stream, sent beside it. The join has
+ * the stream wait until all that were begun are sent. */
+bool neb__device_sends(const struct neb_group *g);
+neb_status neb__device_send_begin(struct neb_group *g, void *bytes, size_t n, int to);
+neb_status neb__device_send_join(struct neb_group *g);
+neb_status neb__device_receive(struct neb_group *g, void *bytes, size_t n, int from);
+
 #endif

@@ -303,6 +303,10 @@ const struct neb_opt neb__job_parallel_options[] = {
     PARALLEL(timeout, NEB_OPT_TIME, "25s", NULL,
              "a process that makes no progress for so long is named, and all are started again",
              NEB_OPT_RANGE(1, 86400)),
+    PARALLEL(bucket, NEB_OPT_BYTES, "0", NULL,
+             "gradients that data ranks add up at once while they still compute, in bytes; 0: 8MiB on CPUs, "
+             "32MiB on GPUs, and none beside the computing where ranks share a GPU",
+             NEB_OPT_RANGE(0, 1e15)),
     PARALLEL(check_every, NEB_OPT_INT, "100", "steps",
              "how often processes that must hold equal parameters compare them, so that one that computes "
              "wrong is named; also before each checkpoint; 0: never",

@@ -122,7 +122,7 @@ struct neb_job_watch {
 
 /* The processes of this site (its ranks), and what each of them does. */
 struct neb_job_parallel {
-    int64_t data, tensor, pipeline, zero, check_every;
+    int64_t data, tensor, pipeline, zero, check_every, bucket;
     bool automatic; /* `auto`: the planner chooses all of these but check_every */
     bool chosen;    /* it has */
     bool sequence;

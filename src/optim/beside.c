@@ -5,8 +5,13 @@
  * it is begun. So all ranks begin the same buckets in the same order, whatever their last micro-batches reach; what is left when the
  * runs are over is begun then. The sums are the same bits whenever they are begun.
  *
- * It is done where the copies are on several machines and hold all gradients (zero 0 and 1), unless the gradient has another
- * sum before this one: rows that tensor ranks share out, a token table at several stages, a caller's own. With zero 2 and 3 each layer is
+ * On GPUs that exchange by themselves the sums go on beside the compute stream, and a recording of the last micro-batch has all of them
+ * in it, with the join at its end. While a run is recorded nothing happens yet; a launch does all of it. With zero 1 each rank gets
+ * the sums of its own range alone.
+ *
+ * It is done where the copies are on several machines, or on GPUs, and hold all gradients (zero 0 and 1), unless the gradient has
+ * another sum before this one: rows that tensor ranks share out, a token table at several stages, a caller's own. GPUs that also are tensor
+ * ranks add up behind: exchanges of two groups at once could wait for each other's place on the device. With zero 2 and 3 each layer is
  * added up inside every micro-batch (tensor/partition.h). */
 #include "optim/beside.h"
 #include "base/mem.h"
@@ -23,10 +28,14 @@ struct neb_beside {
     int n, next;  /* next: the first that is not begun */
     bool behind;  /* none is begun before the runs are over */
     bool at_work; /* armed, and not finished */
+    bool joined;  /* the device's stream waits for all sums */
     bool done;    /* the slab holds the sums */
+    struct neb_grad_sums calls;
     neb_tape *tape;
     struct neb_group *data;
     float *grad;
+    const int64_t *edge;   /* of the ranks' ranges, where each needs its own sums alone; or NULL */
+    int64_t *cut;          /* (ranks + 1) the same inside a bucket */
     int64_t values, width; /* of the slab, of a bucket */
     neb_status status;
 };
@@ -47,35 +56,61 @@ static bool buckets_of(const struct neb_beside *b, const neb_param *p, int *from
     return true;
 }
 
-neb_status neb__beside_create(neb_optimizer *o, int64_t bucket)
+/* Ranks that share a device win nothing: its processors are busy with the others' backward pass. A size that the job names is kept to. */
+static bool possible(const neb_optimizer *o, int64_t bucket)
 {
-    const neb_params *ps = o->params;
+    const bool gpu = !o->norm.host;
     struct neb_group *data = neb__layout_data(o->layout);
-    if (!neb__group_sums_beside(data) || !o->norm.host || neb__partition_of_grads(ps) || has_partial(ps))
-        return NEB_OK;
-    struct neb_beside *b = o->beside = NEB_NEW(struct neb_beside);
-    const int64_t width = bucket ? bucket : NEB_SUM_BUCKET;
-    const int n = (int)((ps->trainable_values + width - 1) / width);
-    if (b) b->bucket = NEB_NEW_ARRAY(struct bucket, (size_t)n);
-    if (!b || !b->bucket) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d buckets", n);
-    b->n = n;
-    b->data = data;
-    b->grad = ps->grad;
-    b->values = ps->trainable_values;
-    b->width = width;
-    for (int i = 0; i < n; i++) {
-        const int64_t end = b->values - (int64_t)i * width, first = end > width ? end - width : 0;
+    if (!neb__device_sums_beside(data) || (!bucket && neb__device_shared(data))) return false;
+    if (neb__partition_of_grads(o->params) || has_partial(o->params)) return false;
+    return !gpu || neb__group_size(neb__layout_tensor(o->layout)) == 1;
+}
+
+static void cut_slab(struct neb_beside *b, const neb_params *ps)
+{
+    for (int i = 0; i < b->n; i++) {
+        const int64_t end = b->values - (int64_t)i * b->width, first = end > b->width ? end - b->width : 0;
         b->bucket[i] = (struct bucket){.first = first, .n = end - first};
     }
     for (int i = 0, from, to; i < ps->count; i++)
         if (buckets_of(b, ps->list[i], &from, &to))
             for (; from <= to; from++) b->bucket[from].params++;
+}
+
+static void begin(void *arg);
+static void complete(void *arg, neb_param *p);
+static neb_status over(void *arg);
+static void launched(void *arg);
+
+neb_status neb__beside_create(neb_optimizer *o, int64_t bucket)
+{
+    const neb_params *ps = o->params;
+    const bool gpu = !o->norm.host;
+    if (!possible(o, bucket)) return NEB_OK;
+    struct neb_beside *b = o->beside = NEB_NEW(struct neb_beside);
+    if (!b) return neb__fail(NEB_ERR_NOMEM, "out of memory for the ranks' sums");
+    b->calls = (struct neb_grad_sums){
+        .arg = b, .begin = begin, .ready = complete, .over = gpu ? over : NULL, .launched = launched};
+    b->data = neb__layout_data(o->layout);
+    b->grad = ps->grad;
+    b->edge = gpu ? o->edge : NULL;
+    b->values = ps->trainable_values;
+    b->width = gpu ? NEB_SUM_BUCKET_GPU : NEB_SUM_BUCKET;
+    if (bucket) b->width = bucket;
+    b->n = (int)((b->values + b->width - 1) / b->width);
+    b->bucket = NEB_NEW_ARRAY(struct bucket, (size_t)b->n);
+    b->cut = NEB_NEW_ARRAY(int64_t, (size_t)neb__group_size(b->data) + 1);
+    if (!b->bucket || !b->cut) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d buckets", b->n);
+    cut_slab(b, ps);
     return NEB_OK;
 }
 
 void neb__beside_destroy(neb_optimizer *o)
 {
-    if (o->beside) neb__free(o->beside->bucket);
+    if (o->beside) {
+        neb__free(o->beside->bucket);
+        neb__free(o->beside->cut);
+    }
     neb__free(o->beside);
 }
 
@@ -84,10 +119,46 @@ void neb__beside_behind(neb_optimizer *o, bool behind)
     if (o->beside) o->beside->behind = behind;
 }
 
+/* The ranks' ranges inside a bucket. */
+static const int64_t *cut_bucket(struct neb_beside *b, const struct bucket *k)
+{
+    for (int r = 0; b->edge && r <= neb__group_size(b->data); r++) {
+        const int64_t at = b->edge[r] - k->first, inside = at < 0 ? 0 : at;
+        b->cut[r] = inside < k->n ? inside : k->n;
+    }
+    return b->edge ? b->cut : NULL;
+}
+
 static void begin_next(struct neb_beside *b)
 {
     const struct bucket *k = &b->bucket[b->next++];
-    if (b->status == NEB_OK) b->status = neb__group_sum_begin(b->data, b->grad + k->first, k->n);
+    if (b->status == NEB_OK)
+        b->status = neb__device_sum_begin(b->data, b->grad + k->first, k->n, cut_bucket(b, k));
+}
+
+static void begin(void *arg)
+{
+    struct neb_beside *b = arg;
+    for (int i = 0; i < b->n; i++) b->bucket[i].left = b->bucket[i].params;
+    b->next = 0;
+    b->joined = false;
+    b->status = NEB_OK;
+}
+
+static neb_status over(void *arg)
+{
+    struct neb_beside *b = arg;
+    while (b->next < b->n) begin_next(b);
+    NEB_TRY(b->status);
+    b->joined = true;
+    return neb__device_sum_join(b->data);
+}
+
+static void launched(void *arg)
+{
+    struct neb_beside *b = arg;
+    b->next = b->n;
+    b->joined = true;
 }
 
 static void complete(void *arg, neb_param *p)
@@ -104,18 +175,16 @@ void neb__beside_arm(neb_optimizer *o, neb_tape *t, const struct neb_reduce *red
     struct neb_beside *b = o->beside;
     if (b) b->at_work = b->done = false;
     if (!b || o->site || t->grad_ready || (reduce && reduce->grads)) return;
-    for (int i = 0; i < b->n; i++) b->bucket[i].left = b->bucket[i].params;
-    b->next = 0;
-    b->status = NEB_OK;
+    if (b->behind && b->calls.over) return; /* a GPU adds up the whole slab at once */
+    begin(b);
     b->at_work = true;
-    b->done = false;
     b->tape = t;
-    if (!b->behind) neb_tape_on_grad_ready(t, complete, b);
+    if (!b->behind) neb__tape_add_up(t, &b->calls);
 }
 
 void neb__beside_disarm(neb_optimizer *o)
 {
-    if (o->beside && o->beside->at_work) neb_tape_on_grad_ready(o->beside->tape, NULL, NULL);
+    if (o->beside && o->beside->at_work) neb__tape_add_up(o->beside->tape, NULL);
 }
 
 neb_status neb__beside_finish(neb_optimizer *o)
@@ -123,9 +192,7 @@ neb_status neb__beside_finish(neb_optimizer *o)
     struct neb_beside *b = o->beside;
     if (!b || !b->at_work) return NEB_OK;
     b->at_work = false;
-    while (b->next < b->n) begin_next(b);
-    NEB_TRY(b->status);
-    NEB_TRY(neb__group_sum_join(b->data));
+    if (!b->joined) NEB_TRY(over(b));
     b->done = true;
     return NEB_OK;
 }

@@ -5,7 +5,7 @@
 
 #include <nebula/engine.h>
 
-/* bucket: values; 0: NEB_SUM_BUCKET */
+/* bucket: values; 0: NEB_SUM_BUCKET, on GPUs NEB_SUM_BUCKET_GPU */
 neb_status neb__beside_create(neb_optimizer *o, int64_t bucket);
 void neb__beside_destroy(neb_optimizer *o);
 
@@ -17,7 +17,7 @@ neb_status neb__beside_finish(neb_optimizer *o);
 /* Whether the slab holds the sums of this step already. */
 bool neb__beside_take(neb_optimizer *o);
 
-/* For tests and benchmarks: the buckets are begun when the runs are over. At all ranks alike. */
+/* For tests and benchmarks: the sums are begun when the runs are over. At all ranks alike. */
 void neb__beside_behind(neb_optimizer *o, bool behind);
 
 #endif

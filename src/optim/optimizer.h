@@ -51,7 +51,7 @@ struct neb_state_bucket {
     int segment, segs; /* of the table of segments, whose offsets count from the bucket's first value */
 };
 
-enum { NEB_OFFLOAD_BUCKET = 4 << 20, NEB_SUM_BUCKET = 2 << 20 }; /* values */
+enum { NEB_OFFLOAD_BUCKET = 4 << 20, NEB_SUM_BUCKET = 2 << 20, NEB_SUM_BUCKET_GPU = 8 << 20 }; /* values */
 
 struct neb_beside;
 struct neb_offload;
@@ -88,7 +88,8 @@ struct neb_state_place {
     int zero;       /* 0, 1 or, for parameters that neb__ranks_partition() has shared out, 2 or 3 */
     bool offload;   /* the moments are on the host, and masters that neb__params_offload() put there */
     int64_t bucket; /* values; 0: NEB_OFFLOAD_BUCKET */
-    int64_t sums;   /* values of a bucket of gradients that copies add up (beside.c); 0: NEB_SUM_BUCKET */
+    int64_t
+        sums; /* values of a bucket of gradients that copies add up (beside.c); 0: NEB_SUM_BUCKET, on GPUs NEB_SUM_BUCKET_GPU */
 };
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
                                  const struct neb_state_place *place, neb_optimizer **out);

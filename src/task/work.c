@@ -126,6 +126,7 @@ static neb_status make_optimizer(struct neb_work *w)
     return neb__optimizer_create(w->dev, w->params, &c, &place, &w->opt);
 }
 
+                                    .sums = (w->job->parallel.bucket + 3) / 4,
 static neb_status make_stream(struct neb_work *w)
 {
     neb_status status = neb__data_stream(w->data, "train", w->part, w->parts, &w->stream);

@@ -209,9 +209,10 @@ float *neb__param_grad(neb_tape *t, neb_param *p, int *acc)
 
 void neb__tape_announce_one(neb_tape *t, neb_param *p)
 {
-    if (!t->grad_ready) return;
+    if (!t->grad_ready && !t->sums) return;
     t->announced = true;
-    t->grad_ready(t->grad_ready_arg, p);
+    if (t->grad_ready) t->grad_ready(t->grad_ready_arg, p);
+    if (t->sums) t->sums->ready(t->sums->arg, p);
 }
 
 void neb__tape_announce(neb_tape *t)

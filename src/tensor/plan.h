@@ -38,6 +38,7 @@ struct neb_plan {
     struct neb_unit_order units; /* that are gathered ahead; none: nothing is */
     int runs;
     void *graph;
+    bool sums; /* the recording adds up gradients (tape.h) */
 };
 
 void neb__life_reset(struct neb_lifetimes *l);

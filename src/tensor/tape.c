@@ -6,7 +6,8 @@
  * the run. The key is then planned anew and the run starts again.
  *
  * On a device that can record, every key is recorded at its third run, when the libraries underneath have
- * chosen their algorithms. From then on the model function is not called any more. */
+ * chosen their algorithms. From then on the model function is not called any more. A recording with sums of gradients
+ * beside the backward pass (tape.h) and one without are not taken for each other. */
 #include "tensor/tape.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -158,7 +159,7 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
     t->scope_length = t->n_frames = 0;
     t->scope[0] = 0;
     t->drops = 0;
-    t->in_recompute = t->some_complete = t->announced = false;
+    t->in_recompute = t->replaying = t->unread = t->some_complete = t->announced = false;
     t->row_sample = t->row_position = NULL;
     t->team_rows = 0;
     neb__life_reset(&t->life);
@@ -194,7 +195,8 @@ static neb_status clear_unreached(neb_tape *t)
 /* Gradients to which this run adds nothing are complete before its backward begins. */
 static neb_status announce_unreached(neb_tape *t)
 {
-    if (t->dry || !t->run->last || !t->grad_ready || neb__partition_of_grads(t->params)) return NEB_OK;
+    const bool asked = t->grad_ready || t->sums;
+    if (t->dry || !t->run->last || !asked || neb__partition_of_grads(t->params)) return NEB_OK;
     for (int i = 0; i < t->params->count; i++) {
         neb_param *p = t->params->list[i];
         if (!p->trainable || p->elsewhere || t->plan->contributions[i]) continue;
@@ -215,6 +217,12 @@ neb_status neb__tape_forward_part(neb_tape *t, const struct neb_run *run, struct
     return t->failed;
 }
 
+/* Those that this run adds up. */
+static const struct neb_grad_sums *sums_of(const neb_tape *t, const struct neb_run *run)
+{
+    return run->grad && run->last ? t->sums : NULL;
+}
+
 /* The same run backwards. */
 neb_status neb__tape_backward_part(neb_tape *t)
 {
@@ -228,6 +236,8 @@ neb_status neb__tape_backward_part(neb_tape *t)
     if (t->failed == NEB_OK && !t->dry && t->life.n != t->plan->n)
         t->failed = neb__quiet(NEB_ERR_AGAIN, "the model made %d allocations, %d were planned", t->life.n,
                                t->plan->n);
+    const struct neb_grad_sums *sums = sums_of(t, t->run);
+    if (t->failed == NEB_OK && !t->dry && sums && sums->over) t->failed = sums->over(sums->arg);
     return t->failed;
 }
 
@@ -302,11 +312,23 @@ static neb_status record(neb_tape *t, const struct neb_run *run, struct neb_plan
 static neb_status compute(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
 {
     neb_device *d = t->dev;
+    const struct neb_grad_sums *sums = sums_of(t, run);
     if (t->poison && t->arena) NEB_TRY(d->ops->fill(d->ctx, t->arena, 0xff, t->arena_bytes));
-    bool can_record = t->graphs && d->ops->graph_begin && !t->grad_ready;
-    if (!plan->graph && can_record && plan->runs >= WARM_RUNS) NEB_TRY(record(t, run, plan));
+    bool can_record = t->graphs && d->ops->graph_begin && !t->grad_ready && (!sums || sums->over);
+    if (plan->graph && plan->sums != (sums != NULL)) drop_graph(t, plan);
+    if (sums) sums->begin(sums->arg);
+    if (!plan->graph && can_record && plan->runs >= WARM_RUNS) {
+        neb_status status = record(t, run, plan);
+        if (sums) sums->begin(sums->arg);
+        t->announced = false; /* nothing has happened yet, so the run may be planned anew */
+        NEB_TRY(status);
+        plan->sums = sums != NULL;
+    }
     plan->runs++;
-    return plan->graph ? d->ops->graph_launch(d->ctx, plan->graph) : pass(t, run, plan);
+    if (!plan->graph) return pass(t, run, plan);
+    NEB_TRY(d->ops->graph_launch(d->ctx, plan->graph));
+    if (sums) sums->launched(sums->arg);
+    return NEB_OK;
 }
 
 static uint64_t full_key(const struct neb_run *r)
@@ -377,6 +399,11 @@ void neb_tape_on_grad_ready(neb_tape *t, neb_grad_ready_fn fn, void *arg)
 {
     t->grad_ready = fn;
     t->grad_ready_arg = arg;
+}
+
+void neb__tape_add_up(neb_tape *t, const struct neb_grad_sums *sums)
+{
+    t->sums = sums;
 }
 
 void neb__tape_on_call(neb_tape *t, void (*fn)(void *arg), void *arg)

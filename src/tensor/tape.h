@@ -71,6 +71,18 @@ struct neb_packed {
     uint64_t generation;
 };
 
+/* Gradients that ranks add up while the last run of a step goes backwards. On a device that adds up in its streams, a recording of that
+ * run contains all of it; a launch then takes the place of these calls. */
+struct neb_grad_sums {
+    void *arg;
+    void (*begin)(
+        void *
+            arg); /* nothing of this run is added up: not by a recording that has yet to be launched, either */
+    void (*ready)(void *arg, neb_param *p); /* p's gradient is complete */
+    neb_status (*over)(void *arg); /* all are: the stream waits for all sums. NULL: runs cannot be recorded */
+    void (*launched)(void *arg);   /* a recording did all of this */
+};
+
 struct neb_tape_slot;
 
 struct neb_tape {
@@ -89,7 +101,9 @@ struct neb_tape {
     bool dry;       /* planning: no device calls */
     bool recording; /* nodes are kept */
     bool in_recompute;
-    int hold; /* > 0: device calls belong to one tick */
+    bool replaying; /* a recomputed block runs once more, in the backward: nobody reads its result */
+    bool unread;    /* linear, linear_onto and residual record their nodes and compute nothing */
+    int hold;       /* > 0: device calls belong to one tick */
     struct neb_plan *plan;
     struct neb_lifetimes life;
     char *arena;
@@ -128,9 +142,10 @@ struct neb_tape {
     uint32_t warned; /* slots whose fallback was announced */
     neb_grad_ready_fn grad_ready;
     void *grad_ready_arg;
-    bool some_complete;         /* a parameter waits to be announced */
-    bool announced;             /* grad_ready was called in this run */
-    void (*on_call)(void *arg); /* neb__tape_on_call() */
+    const struct neb_grad_sums *sums; /* NULL: none */
+    bool some_complete;               /* a parameter waits to be announced */
+    bool announced;                   /* grad_ready was called in this run */
+    void (*on_call)(void *arg);       /* neb__tape_on_call() */
     void *on_call_arg;
     neb_status (*may_run)(void *arg); /* neb__tape_ask_first() */
     void *may_run_arg;
@@ -153,6 +168,13 @@ neb_tensor *neb__tensor_alias(neb_tape *t, neb_tensor *x);
 void *neb__tensor_data(neb_tape *t, neb_tensor *x);        /* NULL for NULL */
 const float *neb__param_master(neb_tape *t, neb_param *p); /* F32 values of a parameter; NULL for NULL */
 const void *neb__param_working(neb_tape *t, neb_param *p); /* its values in the compute type; NULL for NULL */
+
+/* Inside a block of neb_op_recompute(): `on` says that nobody reads the values of the products and sums that follow, not even
+ * their own backward. They are left out where the block runs once more in the backward. */
+void neb__tape_unread(neb_tape *t, bool on);
+
+/* Ops read a narrow weight's code as it is: BF16 where the device computes in BF16. */
+bool neb__param_direct(const neb_tape *t, const neb_param *p);
 
 const void *neb__packed_weight(neb_tape *t, neb_param *w); /* its copy for products, or NULL (packed.h) */
 void neb__tape_free_packed(neb_tape *t);
@@ -223,6 +245,9 @@ neb_status neb__tape_called(neb_tape *t, neb_status s);
          ? neb__tape_called(t, neb__reference_##slot(t, args))      \
          : neb__tape_called(t, NEB_UNLESS_FAILED(t, slot, args)))
 bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot);
+
+/* From the next run on; NULL: no more. `sums` stays where it is. */
+void neb__tape_add_up(neb_tape *t, const struct neb_grad_sums *sums);
 
 /* fn is called after every device call of a run. NULL: nothing is. */
 void neb__tape_on_call(neb_tape *t, void (*fn)(void *arg), void *arg);

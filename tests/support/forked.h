@@ -1,4 +1,5 @@
-/* forked.h: the ranks of a site as children of a test. Their engine has only a place and shared memory. */
+/* forked.h: the ranks of a site as children of a test. Their engine has places, groups that are split off
+ * (16 of few ranks), and shared memory. */
 #ifndef NEB_TEST_FORKED_H
 #define NEB_TEST_FORKED_H
 

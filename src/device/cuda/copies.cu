@@ -219,8 +219,10 @@ neb_status neb__cuda_graph_begin(void *ctx)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     NEB_TRY(not_capturing(dev, "graph_begin"));
+    NEB_TRY(neb__cuda_join_lanes(dev)); /* a recording cannot wait for what came before it */
     CUDA_TRY(dev, cudaStreamBeginCapture(dev->stream, cudaStreamCaptureModeRelaxed));
     dev->capturing = 1;
+    dev->recorded_lanes = 0;
     return NEB_OK;
 }
 
@@ -230,9 +232,15 @@ neb_status neb__cuda_graph_end(void *ctx, void **graph)
     cudaGraph_t recorded = NULL;
     cudaGraphExec_t exec = NULL;
     if (!dev->capturing) return neb__cuda_fail(dev, NEB_ERR_STATE, "cuda: graph_end without graph_begin");
+    neb_status joined = neb__cuda_join_lanes(dev); /* a recording has no loose ends */
     dev->capturing = 0;
-    CUDA_TRY(dev, cudaStreamEndCapture(dev->stream, &recorded));
-    cudaError_t e = cudaGraphInstantiate(&exec, recorded, 0);
+    cudaError_t e = cudaStreamEndCapture(dev->stream, &recorded);
+    if (joined != NEB_OK && e == cudaSuccess) cudaGraphDestroy(recorded);
+    NEB_TRY(joined);
+    if (e != cudaSuccess) return neb__cuda_error(dev, e, "cudaStreamEndCapture");
+    /* else all kernels would have the priority of the stream in which the recording is launched */
+    const unsigned long long flags = dev->recorded_lanes ? cudaGraphInstantiateFlagUseNodePriority : 0;
+    e = cudaGraphInstantiate(&exec, recorded, flags);
     cudaGraphDestroy(recorded);
     if (e != cudaSuccess) return neb__cuda_error(dev, e, "cudaGraphInstantiate");
     *graph = exec;

@@ -50,6 +50,7 @@ struct neb_cuda_copies {
 };
 
 struct neb_lt; /* matmul.cu */
+struct comm;   /* exchange.cu */
 
 struct neb_cuda {
     struct neb_device_config config;
@@ -60,6 +61,8 @@ struct neb_cuda {
     size_t memory_total;
     cudaStream_t stream;
     int capturing;
+    struct comm *forked; /* communicators whose side lane is not joined (exchange.cu) */
+    int recorded_lanes;  /* the present recording has work of such a lane */
     struct neb_cuda_memory memory;
     struct neb_cuda_copies copies;
     void *work; /* NEB_CUDA_WORK_BYTES */
@@ -180,6 +183,10 @@ int neb__matmul_supported(struct neb_cuda *dev, const struct neb_matmul *p);
 /* Microseconds that the product took when its algorithm was chosen; 0: not timed, < 0: not supported. */
 float neb__matmul_micros(struct neb_cuda *dev, const struct neb_matmul *p);
 
+/* The linear layer for at most four rows (few_rows.cu): 1 when it takes these shapes and pointers. */
+int neb__cuda_is_few_rows(const struct neb_linear *l);
+neb_status neb__cuda_few_rows(struct neb_cuda *dev, const struct neb_linear *l);
+
 /* ---- reductions that several files finish with (reduce.cu) ---- */
 
 /* out[c] (+)= sum over b in [0, n) of partial[b * stride + c], b increasing. */
@@ -241,6 +248,9 @@ neb_status neb__cuda_comm_facts(void *dev, struct neb_comm_facts *out);
 neb_status neb__cuda_comm_id(void *dev, struct neb_comm_id *out);
 neb_status neb__cuda_comm_open(void *dev, const struct neb_comm_place *place, void **comm);
 neb_status neb__cuda_exchange(void *dev, void *comm, const struct neb_comm_exchange *);
+neb_status neb__cuda_exchange_beside(void *dev, void *comm, const struct neb_comm_exchange *);
+neb_status neb__cuda_exchange_join(void *dev, void *comm);
+neb_status neb__cuda_join_lanes(struct neb_cuda *dev); /* all that are not */
 neb_status neb__cuda_comm_state(void *dev, void *comm, struct neb_comm_state *out);
 void neb__cuda_comm_abort(void *dev, void *comm);
 void neb__cuda_comm_close(void *dev, void *comm);

@@ -227,6 +227,8 @@ static const struct neb_device_ops table = {
     neb__cuda_widen,
     NULL, /* linear_narrow and its backward: a weight is widened, then cuBLASLt multiplies */
     NULL,
+    neb__cuda_exchange_beside,
+    neb__cuda_exchange_join,
 };
 
 extern "C" NEB_API const struct neb_device_ops *neb_device_plugin(uint32_t abi)

@@ -4,6 +4,12 @@
  * and after it a kernel of one thread counts, in host memory that the GPU sees: so another thread can tell, while
  * the stream is busy, whether this rank waits in an exchange and in which one. A replay of a recording counts, too.
  *
+ * A communicator has a second lane: a side stream, whose exchanges begin where the compute stream stands and run beside
+ * it. An event leads from the compute stream to the lane at each of them, another one back at the join, so a recording
+ * that has the first must have the second: graph_end() makes the joins that a pass that broke off still owes. The lane has
+ * the highest priority: the few blocks of an exchange begin when any block of a product ends, not behind all of them.
+ * Each lane has counters of its own, because kernels of the two may run at the same time.
+ *
  * Communicators are non-blocking: a call that needs other ranks returns at once, and is asked about until it is over
  * or its time is. An abort makes kernels that wait for others end; nothing may use the communicator afterwards, so
  * `lock` stands between enqueuing and aborting. */
@@ -20,10 +26,16 @@ struct comm {
     int rank, size;
     double timeout_s;
     pthread_mutex_t lock;
-    volatile uint64_t *marks; /* host, seen by the GPU: exchanges begun, ended */
+    volatile uint64_t *marks; /* (LANES, 2) host, seen by the GPU: exchanges begun, ended */
     uint64_t *marks_there;    /* the same for the GPU */
     uint64_t *counts;         /* the GPU's own */
+    cudaStream_t side;        /* NULL: nothing was begun beside the compute stream */
+    cudaEvent_t reached, done;
+    int forked;        /* the lane has work for which the compute stream does not wait yet */
+    struct comm *next; /* … and is in the device's list of those */
 };
+
+enum { COMPUTE, BESIDE, LANES };
 
 /* ---- facts ------------------------------------------------------------------------------------------------- */
 
@@ -110,12 +122,13 @@ static neb_status over(const struct comm *c, ncclResult_t r, const char *what)
 static neb_status make_marks(struct comm *c)
 {
     void *there;
-    CUDA_TRY(c->dev, cudaHostAlloc((void **)&c->marks, 2 * sizeof(uint64_t), cudaHostAllocMapped));
-    c->marks[0] = c->marks[1] = 0;
+    const size_t bytes = LANES * 2 * sizeof(uint64_t);
+    CUDA_TRY(c->dev, cudaHostAlloc((void **)&c->marks, bytes, cudaHostAllocMapped));
+    for (int i = 0; i < LANES * 2; i++) c->marks[i] = 0;
     CUDA_TRY(c->dev, cudaHostGetDevicePointer(&there, (void *)c->marks, 0));
     c->marks_there = (uint64_t *)there;
-    NEB_TRY(neb__cuda_alloc(c->dev, 2 * sizeof(uint64_t), (void **)&c->counts));
-    CUDA_TRY(c->dev, cudaMemsetAsync(c->counts, 0, 2 * sizeof(uint64_t), c->dev->stream));
+    NEB_TRY(neb__cuda_alloc(c->dev, bytes, (void **)&c->counts));
+    CUDA_TRY(c->dev, cudaMemsetAsync(c->counts, 0, bytes, c->dev->stream));
     return NEB_OK;
 }
 
@@ -159,17 +172,40 @@ void neb__cuda_comm_abort(void *ctx, void *comm)
     if (nccl) c->api->ncclCommAbort(nccl);
 }
 
-/* The stream has nothing left to do. Nobody watches any more: an exchange to which a rank will not come ends by the time. */
+static cudaError_t busy(const struct comm *c)
+{
+    cudaError_t e = cudaStreamQuery(c->dev->stream);
+    return e == cudaSuccess && c->side ? cudaStreamQuery(c->side) : e;
+}
+
+/* The streams have nothing left to do. Nobody watches any more: an exchange to which a rank will not come ends by the time. */
 static int idle(const struct comm *c)
 {
     double since = now_s();
     cudaError_t e;
-    while ((e = cudaStreamQuery(c->dev->stream)) == cudaErrorNotReady && now_s() - since <= c->timeout_s) {
+    while ((e = busy(c)) == cudaErrorNotReady && now_s() - since <= c->timeout_s) {
         struct timespec nap = {0, 200000};
         nanosleep(&nap, NULL);
     }
     cudaGetLastError(); /* "not ready" is none */
     return e == cudaSuccess;
+}
+
+/* The device's list of lanes for which the compute stream does not wait yet. */
+static void forget(struct comm *c)
+{
+    struct comm **at = &c->dev->forked;
+    while (*at && *at != c) at = &(*at)->next;
+    if (*at) *at = c->next;
+    c->forked = 0;
+}
+
+static void close_lane(struct comm *c)
+{
+    forget(c);
+    if (c->reached) cudaEventDestroy(c->reached);
+    if (c->done) cudaEventDestroy(c->done);
+    if (c->side) cudaStreamDestroy(c->side);
 }
 
 void neb__cuda_comm_close(void *ctx, void *comm)
@@ -184,6 +220,7 @@ void neb__cuda_comm_close(void *ctx, void *comm)
         else
             c->api->ncclCommAbort(c->nccl);
     }
+    close_lane(c);
     neb__cuda_free(dev, c->counts);
     if (c->marks) cudaFreeHost((void *)c->marks);
     pthread_mutex_destroy(&c->lock);
@@ -196,8 +233,9 @@ neb_status neb__cuda_comm_state(void *ctx, void *comm, struct neb_comm_state *ou
     ncclResult_t r = ncclSuccess;
     (void)ctx;
     memset(out, 0, sizeof *out);
-    out->ended = c->marks[1]; /* the end first: so it is never ahead of the beginning */
-    out->begun = c->marks[0];
+    for (int lane = 0; lane < LANES; lane++) out->ended += c->marks[2 * lane + 1];
+    for (int lane = 0; lane < LANES; lane++) /* after the ends: so they are never ahead of the beginnings */
+        out->begun += c->marks[2 * lane];
     if (pthread_mutex_trylock(&c->lock)) return NEB_OK; /* an exchange is being enqueued */
     if (!c->nccl)
         out->status = NEB_ERR_PEER, snprintf(out->why, sizeof out->why, "aborted");
@@ -218,9 +256,16 @@ static __global__ void count_kernel(uint64_t *count, volatile uint64_t *mark)
     __threadfence_system();
 }
 
-static neb_status count(struct comm *c, int which)
+static cudaStream_t stream_of(const struct comm *c, int lane)
 {
-    count_kernel<<<1, 1, 0, c->dev->stream>>>(c->counts + which, c->marks_there + which);
+    return lane == BESIDE ? c->side : c->dev->stream;
+}
+
+/* which: 0 begun, 1 ended */
+static neb_status count(struct comm *c, int lane, int which)
+{
+    const int at = 2 * lane + which;
+    count_kernel<<<1, 1, 0, stream_of(c, lane)>>>(c->counts + at, c->marks_there + at);
     CUDA_LAUNCHED(c->dev, "counting an exchange");
     return NEB_OK;
 }
@@ -276,10 +321,9 @@ static ncclResult_t gather(struct comm *c, const struct neb_comm_exchange *x, cu
     return worst == ncclSuccess ? e : worst;
 }
 
-static ncclResult_t enqueue(struct comm *c, const struct neb_comm_exchange *x)
+static ncclResult_t enqueue(struct comm *c, const struct neb_comm_exchange *x, cudaStream_t s)
 {
     const struct neb_nccl_api *a = c->api;
-    cudaStream_t s = c->dev->stream;
     const int type = type_of(x->type);
     const size_t n = (size_t)x->n;
     switch (x->op) {
@@ -293,17 +337,71 @@ static ncclResult_t enqueue(struct comm *c, const struct neb_comm_exchange *x)
     return ncclInvalidUsage;
 }
 
+static neb_status exchange_in(struct comm *c, int lane, const struct neb_comm_exchange *x)
+{
+    pthread_mutex_lock(&c->lock);
+    neb_status s =
+        c->nccl ? count(c, lane, 0)
+                : neb__cuda_fail(c->dev, NEB_ERR_PEER, "cuda: the exchange with the other ranks was ended");
+    if (s == NEB_OK) s = over(c, enqueue(c, x, stream_of(c, lane)), "an exchange");
+    if (s == NEB_OK) s = count(c, lane, 1);
+    pthread_mutex_unlock(&c->lock);
+    return s;
+}
+
 neb_status neb__cuda_exchange(void *ctx, void *comm, const struct neb_comm_exchange *x)
+{
+    (void)ctx;
+    return x->n > 0 ? exchange_in((struct comm *)comm, COMPUTE, x) : NEB_OK;
+}
+
+/* ---- beside the compute stream ----------------------------------------------------------------------------- */
+
+static neb_status make_lane(struct comm *c)
+{
+    int least, greatest;
+    if (c->side) return NEB_OK;
+    CUDA_TRY(c->dev, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    if (!c->reached) CUDA_TRY(c->dev, cudaEventCreateWithFlags(&c->reached, cudaEventDisableTiming));
+    if (!c->done) CUDA_TRY(c->dev, cudaEventCreateWithFlags(&c->done, cudaEventDisableTiming));
+    CUDA_TRY(c->dev, cudaStreamCreateWithPriority(&c->side, cudaStreamNonBlocking, greatest));
+    return NEB_OK;
+}
+
+neb_status neb__cuda_exchange_beside(void *ctx, void *comm, const struct neb_comm_exchange *x)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     struct comm *c = (struct comm *)comm;
     if (x->n <= 0) return NEB_OK;
-    pthread_mutex_lock(&c->lock);
-    neb_status s =
-        c->nccl ? count(c, 0)
-                : neb__cuda_fail(dev, NEB_ERR_PEER, "cuda: the exchange with the other ranks was ended");
-    if (s == NEB_OK) s = over(c, enqueue(c, x), "an exchange");
-    if (s == NEB_OK) s = count(c, 1);
-    pthread_mutex_unlock(&c->lock);
-    return s;
+    NEB_TRY(make_lane(c));
+    CUDA_TRY(dev, cudaEventRecord(c->reached, dev->stream));
+    CUDA_TRY(dev, cudaStreamWaitEvent(c->side, c->reached, 0));
+    if (!c->forked) {
+        c->forked = 1;
+        c->next = dev->forked;
+        dev->forked = c;
+    }
+    dev->recorded_lanes |= dev->capturing;
+    return exchange_in(c, BESIDE, x);
+}
+
+neb_status neb__cuda_exchange_join(void *ctx, void *comm)
+{
+    struct neb_cuda *dev = neb__cuda(ctx);
+    struct comm *c = (struct comm *)comm;
+    if (!c->forked) return NEB_OK;
+    forget(c);
+    CUDA_TRY(dev, cudaEventRecord(c->done, c->side));
+    CUDA_TRY(dev, cudaStreamWaitEvent(dev->stream, c->done, 0));
+    return NEB_OK;
+}
+
+neb_status neb__cuda_join_lanes(struct neb_cuda *dev)
+{
+    neb_status first = NEB_OK;
+    while (dev->forked) {
+        neb_status s = neb__cuda_exchange_join(dev, dev->forked);
+        if (first == NEB_OK) first = s;
+    }
+    return first;
 }
