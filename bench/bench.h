@@ -23,6 +23,7 @@ struct neb_bench {
     X(base)            \
     X(codec)           \
     X(codec_training)  \
+    X(decode)          \
     X(engine)          \
     X(generate)        \
     X(inversion)       \

@@ -109,6 +109,29 @@ static void values_that_cannot_be_coded(void **state)
     free(c);
 }
 
+/* Large weights are coded by several threads. */
+static void threads_code_the_same(void **state)
+{
+    (void)state;
+    enum { LONG = 70001, WIDE = 80 };
+    static float x[LONG * WIDE];
+    struct neb_rng r = {3};
+    uint8_t *code = calloc(LONG, 64), *scale = calloc(LONG, 4), own[64], one[4];
+    for (int64_t i = 0; i < (int64_t)LONG * WIDE; i++) x[i] = (float)neb__rng_uniform(&r) - 0.5f;
+    assert_ok(neb__narrow_encode(NEB_NARROW_NF4, LONG, WIDE, x, code, scale));
+    for (int64_t row = 0; row < LONG; row += 997) {
+        assert_ok(neb__narrow_encode(NEB_NARROW_NF4, 1, WIDE, x + row * WIDE, own, one));
+        assert_memory_equal(own, code + row * 64, sizeof own);
+        assert_memory_equal(one, scale + row * 4, sizeof one);
+    }
+    check_log_quiet();
+    x[LONG * WIDE - 1] = NAN;
+    assert_status(neb__narrow_encode(NEB_NARROW_NF4, LONG, WIDE, x, code, scale), NEB_ERR_RANGE);
+    check_log_restore();
+    free(code);
+    free(scale);
+}
+
 /* ---- in a model ------------------------------------------------------------------------------------------------- */
 
 struct outcome {
@@ -190,6 +213,78 @@ static void every_way_computes_the_same(void **state)
     }
 }
 
+/* A device that computes in BF16 reads such weights as they are, and the frozen embeddings and output layer lie there in
+ * BF16 alone. Not a bit changes. */
+static void bf16_is_read_as_it_is(void **state)
+{
+    (void)state;
+    struct rig half, wide;
+    struct neb_device_info info[2];
+    rig_compute = NEB_BF16;
+    assert_ok(rig_open(&half, "llama", SIZES, "method=lora lora_on=*.attention.* frozen=bf16", 2));
+    assert_ok(rig_open(&wide, "llama", SIZES, "method=lora lora_on=*.attention.*", 2));
+    rig_compute = NEB_F32;
+    neb_device_get_info(half.device, &info[0]);
+    neb_device_get_info(wide.device, &info[1]);
+    copy_values(&half, &wide);
+    struct outcome a = run_once(&half), b = run_once(&wide);
+    assert_true(a.loss == b.loss);
+    assert_memory_equal(a.gradients, b.gradients, (size_t)b.n * sizeof *b.gradients);
+    int64_t frozen = 0;
+    for (int i = 0; i < neb_params_count(half.params); i++) {
+        const neb_param *p = neb_params_at(half.params, i);
+        if (neb_param_trainable(p) || p->ndim != 2) continue;
+        assert_int_equal(p->narrow, NEB_NARROW_BF16);
+        assert_int_equal(neb__param_left_out(p), p->hidden); /* a checkpoint has the others */
+        frozen += p->values;
+    }
+    assert_true(info[1].memory_used - info[0].memory_used >
+                4 * frozen - 65536); /* their masters are not there */
+    free(a.gradients);
+    free(b.gradients);
+    rig_close(&half);
+    rig_close(&wide);
+}
+
+static neb_param *add_matrix(neb_params *ps, const char *name)
+{
+    neb_param *p = neb_params_add(
+        ps, &(struct neb_param_spec){
+                .name = name, .ndim = 2, .shape = {70, 90}, .init = NEB_INIT_NORMAL, .scale = 1});
+    neb_params_trainable(ps, name, false);
+    assert_ok(neb__param_make_narrow(p, NEB_NARROW_INT8));
+    return p;
+}
+
+/* Weights that a folder does not have get the values that they would have had without it. */
+static void what_is_not_written_is_drawn(void **state)
+{
+    (void)state;
+    enum { N = 70 * 90 };
+    static float want[N], here[N], own[N];
+    struct neb_device_config config = {.threads = 2};
+    neb_device *d;
+    assert_ok(neb_device_open("cpu", &config, &d));
+    for (int waits = 1; waits >= 0; waits--) { /* the first memory has nothing of the other */
+        neb_params *ps;
+        assert_ok(neb_params_create(&ps));
+        neb_param *a = add_matrix(ps, "a"), *b = add_matrix(ps, "b");
+        neb_params_add(ps,
+                       &(struct neb_param_spec){.name = "c", .ndim = 1, .shape = {4}, .init = NEB_INIT_ONE});
+        if (waits) neb__params_await(ps);
+        assert_ok(neb_params_ready(ps, d, 5));
+        for (int i = 0; i < N; i++) own[i] = (float)(i % 128);
+        if (waits) assert_ok(neb_param_write(a, own));
+        if (waits) assert_ok(neb__params_fill_rest(ps, 5));
+        assert_ok(neb_param_read(b, waits ? here : want));
+        assert_ok(neb_param_read(a, own));
+        if (waits) assert_true(own[127] == 127);
+        neb_params_destroy(ps);
+    }
+    assert_memory_equal(here, want, sizeof want);
+    neb_device_close(d);
+}
+
 static int64_t held(const char *frozen)
 {
     struct rig r;
@@ -234,6 +329,9 @@ int main(void)
         cmocka_unit_test(int8_products_are_exact),
         cmocka_unit_test(values_that_cannot_be_coded),
         cmocka_unit_test(every_way_computes_the_same),
+        cmocka_unit_test(bf16_is_read_as_it_is),
+        cmocka_unit_test(what_is_not_written_is_drawn),
+        cmocka_unit_test(threads_code_the_same),
         cmocka_unit_test(memory_is_saved),
         cmocka_unit_test(what_is_refused),
     };

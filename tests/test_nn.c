@@ -14,11 +14,13 @@
 static const int lengths[] = {9, 4, 12, 1, 0};
 static const int targets[] = {3, 8, 5, 2, 0};
 
+static const char *peft_of_all = "";
+
 static void open_loaded(struct rig *r, struct rig_batch *b, const char *family, const char *options)
 {
     char all[400];
     snprintf(all, sizeof all, SIZES "%s", options);
-    assert_ok(rig_open(r, family, all, NULL, 2));
+    assert_ok(rig_open(r, family, all, peft_of_all, 2));
     rig_batch_make(b, r->model, lengths, r->model->arch.kind == NEB_ENCODER_DECODER ? targets : NULL, 1);
     assert_ok(neb__model_input_load(r->feed, &b->data));
 }
@@ -218,6 +220,12 @@ static void recomputing_changes_no_bit(void **state)
     check_bits("gpt2", "", "recompute=yes", 10);
     check_bits("llama", "kv_heads=2", "recompute=yes kv_heads=2", 10);
     check_bits("transformer", "", "recompute=yes", 10);
+    peft_of_all =
+        "method=lora lora_on=*.ffn.*,*.attention.*"; /* a pair's first product is read in the backward */
+    check_bits("llama", "", "recompute=yes", 10);
+    peft_of_all = "method=lora lora_on=*.ffn.* lora_dropout=0.3";
+    check_bits("llama", "", "recompute=yes", 10);
+    peft_of_all = "";
 }
 
 /* A recorded run repeats what it did, with new dropout bits at each step.

@@ -359,6 +359,43 @@ static void the_host_draws_as_the_device_does(void **state)
     neb_device_close(dev);
 }
 
+/* A device whose results come by the side, as a GPU's do. */
+static neb_status download_aside(void *dev, void *host, const void *from, size_t bytes, uint64_t *fence)
+{
+    (void)dev;
+    memcpy(host, from, bytes);
+    *fence = 1;
+    return NEB_OK;
+}
+
+static neb_status fence_passed(void *dev, uint64_t fence)
+{
+    (void)dev;
+    return fence == 1 ? NEB_OK : NEB_ERR_INVALID;
+}
+
+/* An evaluation between two steps gets its own results, and the next step those of the step before it. */
+static void an_evaluation_leaves_the_results_of_a_step(void **state)
+{
+    (void)state;
+    struct lm m;
+    open_lm(&m, 1);
+    struct neb_device_ops aside = *m.dev->ops;
+    aside.side_download = download_aside, aside.fence_wait = fence_passed;
+    m.dev->ops = &aside;
+    struct neb_ctl out;
+    const struct {
+        uint32_t step, told; /* told: the step whose results are to come */
+        bool wait;
+    } turns[] = {{7, 0, false}, {8, 7, false}, {1, 1, true}, {1, 1, true}, {9, 8, false}, {10, 9, false}};
+    for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        assert_ok(neb_tape_begin_step(m.tape, &(struct neb_ctl){.step = turns[i].step}));
+        assert_ok(neb_tape_end_step(m.tape, turns[i].wait, &out));
+        assert_int_equal(out.step, turns[i].told);
+    }
+    close_lm(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +406,7 @@ int main(void)
         cmocka_unit_test(out_of_memory_leaves_a_usable_tape),
         cmocka_unit_test(the_plan_is_near_its_lower_bound),
         cmocka_unit_test(the_host_draws_as_the_device_does),
+        cmocka_unit_test(an_evaluation_leaves_the_results_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -261,13 +261,18 @@ static neb_tensor *run_geglu(neb_tape *t, neb_tensor *h)
     return neb_op_mul(t, gate, neb_op_copy(t, neb_op_columns(t, h, n, n)));
 }
 
+static neb_tensor *feed_inwards(neb_tape *t, const struct neb_layer *l, neb_tensor *x)
+{
+    neb_tensor *h = neb__lin_run(t, &l->ffn.in, x, l->arch->act);
+    if (!l->arch->swiglu) return h;
+    return l->arch->gelu_gate ? run_geglu(t, h) : neb_op_swiglu(t, h);
+}
+
 static neb_tensor *feed_forward(neb_tape *t, const struct neb_layer *l, neb_tensor *x)
 {
     const struct neb_ffn_layer *f = &l->ffn;
     neb_push(t, "ffn");
-    neb_tensor *h = neb__lin_run(t, &f->in, x, l->arch->act);
-    if (l->arch->swiglu) h = l->arch->gelu_gate ? run_geglu(t, h) : neb_op_swiglu(t, h);
-    neb_tensor *y = neb__lin_run(t, &f->out, h, NEB_ACT_NONE);
+    neb_tensor *y = neb__lin_run(t, &f->out, feed_inwards(t, l, x), NEB_ACT_NONE);
     y = run_adapter(t, &f->adapter, y);
     neb_pop(t);
     return y;
@@ -280,6 +285,27 @@ static neb_tensor *join(neb_tape *t, const struct neb_arch *a, const struct neb_
     return neb_op_norm_residual(t, y, residual, n->gamma, n->beta, n->kind, n->eps, a->dropout, s);
 }
 
+/* While text is generated nobody reads the stream once more, so the last product may add to it where it lies. */
+static neb_tensor *feed_onto(neb_tape *t, const struct neb_layer *l, neb_tensor *x, neb_tensor *stream)
+{
+    neb_push(t, "ffn");
+    stream = neb_op_linear_onto(t, stream, feed_inwards(t, l, x), l->ffn.out.weight, 1);
+    neb_pop(t);
+    return stream;
+}
+
+/* The end of a recomputed layer: the second time the last product and its sum are left out. */
+static neb_tensor *feed_last(neb_tape *t, const struct neb_layer *l, neb_tensor *x, neb_tensor *stream)
+{
+    neb_push(t, "ffn");
+    neb_tensor *y = neb__lin_run_unread(t, &l->ffn.out, feed_inwards(t, l, x));
+    neb_pop(t);
+    neb__tape_unread(t, true);
+    stream = neb_op_residual(t, y, stream, 0);
+    neb__tape_unread(t, false);
+    return stream;
+}
+
 static neb_tensor *run_pre(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
 {
     const struct neb_layer *l = c->layer;
@@ -289,7 +315,13 @@ static neb_tensor *run_pre(neb_tape *t, const struct neb_layer_call *c, neb_tens
         neb_tensor *n = join(t, a, &l->cross.norm, y, x, &x);
         y = cross_attention(t, c, n);
     }
-    y = feed_forward(t, l, join(t, a, &l->ffn.norm, y, x, &s));
+    y = join(t, a, &l->ffn.norm, y, x, &s);
+    if (c->cache && neb__lin_is_product(&l->ffn.out) && !l->ffn.adapter.down.weight && !t->params->team)
+        return feed_onto(t, l, y, s);
+    if (t->replaying && a->dropout == 0 && neb__lin_may_be_unread(&l->ffn.out) &&
+        !l->ffn.adapter.down.weight && !t->params->team)
+        return feed_last(t, l, y, s);
+    y = feed_forward(t, l, y);
     return neb_op_residual(t, y, s, a->dropout);
 }
 

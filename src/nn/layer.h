@@ -72,6 +72,12 @@ struct neb_lin_spec {
 };
 
 struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *spec);
+/* The same without an activation, where only a sum without dropout reads the result, which a recomputed block returns:
+ * then it is not computed once more in the backward. */
+bool neb__lin_may_be_unread(const struct neb_lin *l);
+neb_tensor *neb__lin_run_unread(neb_tape *t, const struct neb_lin *l, neb_tensor *x);
+/* Nothing but x w^T. */
+bool neb__lin_is_product(const struct neb_lin *l);
 neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act);
 
 struct neb_norm_layer {

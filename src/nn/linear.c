@@ -11,6 +11,7 @@
  * trains no matrix at all: factors for outputs, or for inputs, of a layer. */
 #include "nn/layer.h"
 #include "tensor/columns.h"
+#include "tensor/tape.h"
 #include "tensor/team.h"
 
 #include <fnmatch.h>
@@ -260,6 +261,11 @@ static bool has_factors(const struct neb_lin *l)
     return l->ia3_out || l->part[0].ia3 || l->part[1].ia3 || l->part[2].ia3;
 }
 
+bool neb__lin_is_product(const struct neb_lin *l)
+{
+    return !l->bias && !l->ia3_in && !has_lora(l) && !has_factors(l);
+}
+
 neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act)
 {
     const bool lengths = has_lengths(l), factors = has_factors(l);
@@ -279,6 +285,27 @@ neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, ne
     if (lengths) y = set_lengths(t, l, y);
     if (factors) y = scale_outputs(t, l, y);
     return act == now ? y : neb_op_act(t, y, act);
+}
+
+bool neb__lin_may_be_unread(const struct neb_lin *l)
+{
+    return !l->ia3_in && !has_lengths(l) && !has_factors(l) && !l->part[0].a && !l->part[1].a &&
+           !l->part[2].a;
+}
+
+neb_tensor *neb__lin_run_unread(neb_tape *t, const struct neb_lin *l, neb_tensor *x)
+{
+    neb__tape_unread(t, true);
+    neb_tensor *y = neb_op_linear(t, x, l->weight, l->bias, NEB_ACT_NONE);
+    neb__tape_unread(t, false);
+    if (!l->lora_a) return y;
+    neb_tensor *in = l->lora_dropout > 0 ? neb_op_dropout(t, x, l->lora_dropout) : x;
+    neb_tensor *low =
+        neb_op_linear(t, in, l->lora_a, NULL, NEB_ACT_NONE); /* the gradient of lora_b reads it */
+    neb__tape_unread(t, true);
+    y = neb_op_linear_onto(t, y, low, l->lora_b, l->lora_scale);
+    neb__tape_unread(t, false);
+    return y;
 }
 
 /* ---- norm ---------------------------------------------------------------------------------------------- */

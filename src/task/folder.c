@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "store/safetensors.h"
+#include "tensor/params.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -261,7 +262,7 @@ static neb_status open_ready(struct neb_ready *r, const char *head)
     NEB_TRY(neb_params_create(&r->params));
     NEB_TRY(
         neb__model_create(&r->folder.model, merged ? NULL : &r->folder.peft, "", NULL, r->params, &r->model));
-    neb_params_trainable(r->params, "*", false);
+    neb__params_only_use(r->params);
     NEB_TRY(neb_params_ready(r->params, r->device, 1));
     NEB_TRY(neb__folder_load(&r->folder, r->model, NULL, true, &loaded));
     return r->folder.tokenizer ? neb__folder_tokenizer(&r->folder, &r->tok) : NEB_OK;

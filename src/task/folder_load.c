@@ -8,6 +8,7 @@
 #include "task/folder.h"
 #include "base/mem.h"
 #include "store/safetensors.h"
+#include "tensor/narrow.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -156,6 +157,14 @@ static neb_status subtract(const neb_param *base, float *values)
     return status;
 }
 
+/* The file's bytes are the parameter's, and nothing is merged with them. */
+static bool as_it_is(const struct neb_st_tensor *t, const struct neb_peft *peft, const struct neb_model *m,
+                     const neb_param *p)
+{
+    return t->type == NEB_ST_BF16 && neb__narrow_takes(p) && !peft->lora && !peft->ia3 &&
+           !(p == m->token && m->token_base);
+}
+
 static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const struct neb_st_tensor *t,
                            const struct neb_model *m, neb_param *p)
 {
@@ -166,6 +175,7 @@ static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const
             NEB_ERR_SHAPE,
             "%s is %" PRId64 " x %" PRId64 " in the folder, %" PRId64 " x %" PRId64 " in this model", t->name,
             t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, shape[0], rank > 1 ? shape[1] : 1);
+    if (as_it_is(t, peft, m, p)) return neb__narrow_put(p, t->data);
     float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
     neb_status status = neb__st_to_f32(t, values);

@@ -70,10 +70,14 @@ static neb_status make_ready(struct neb_work *w)
     if (uses_muon(w)) NEB_TRY(neb__params_take_matrices(w->params, w->job->train.muon_also));
     NEB_TRY(neb__ranks_partition(w->params, w->layout, (int)w->job->parallel.zero));
     if (!strcmp(w->job->parallel.offload, "optimizer")) NEB_TRY(neb__params_offload(w->params));
+    const bool from = w->job->init.from && w->model;
+    if (from && !w->model->peft.dora)
+        neb__params_await(w->params); /* lengths are those of the first weights */
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));
-    return w->job->init.from && w->model ? neb__init_from(w->job, w->model) : NEB_OK;
+    if (from) NEB_TRY(neb__init_from(w->job, w->model));
+    return from ? neb__params_fill_rest(w->params, (uint64_t)w->job->seed) : NEB_OK;
 }
 
 static int32_t larger(int32_t a, int32_t b)
@@ -122,11 +126,11 @@ static neb_status make_optimizer(struct neb_work *w)
                                      .muon_type = muon_type(w)};
     struct neb_state_place place = {.layout = w->layout,
                                     .zero = (int)w->job->parallel.zero,
+                                    .sums = (w->job->parallel.bucket + 3) / 4,
                                     .offload = strcmp(w->job->parallel.offload, "none") != 0};
     return neb__optimizer_create(w->dev, w->params, &c, &place, &w->opt);
 }
 
-                                    .sums = (w->job->parallel.bucket + 3) / 4,
 static neb_status make_stream(struct neb_work *w)
 {
     neb_status status = neb__data_stream(w->data, "train", w->part, w->parts, &w->stream);
@@ -318,7 +322,7 @@ static neb_status hash_narrow(const neb_params *ps, struct neb_hash *out)
     NEB_TRY(neb__hasher_init(&h));
     neb_status status = NEB_OK;
     for (int i = 0; status == NEB_OK && i < ps->count; i++)
-        if (ps->list[i]->narrow) status = neb__narrow_hash(ps->list[i], &h);
+        if (neb__param_left_out(ps->list[i])) status = neb__narrow_hash(ps->list[i], &h);
     neb_status f = neb__hasher_final(&h, status == NEB_OK ? out : NULL);
     return status != NEB_OK ? status : f;
 }
@@ -326,7 +330,8 @@ static neb_status hash_narrow(const neb_params *ps, struct neb_hash *out)
 /* Frozen weights stay as they are, so they are hashed once. */
 neb_status neb__work_frozen_hash(struct neb_work *w, bool *any, struct neb_hash *out)
 {
-    *any = w->params->narrow != NULL;
+    *any = false;
+    for (int i = 0; i < w->params->count; i++) *any = *any || neb__param_left_out(w->params->list[i]);
     if (*any && !w->frozen_hashed) {
         NEB_TRY(hash_narrow(w->params, &w->frozen));
         w->frozen_hashed = true;

@@ -229,7 +229,7 @@ neb_status neb__work_load_moments(struct neb_work *w, int64_t step, const float 
 
 static bool is_saved(const struct neb_work *w, const neb_param *p)
 {
-    return !p->narrow && (!neb__work_has_stage(w) || !p->elsewhere);
+    return !neb__param_left_out(p) && (!neb__work_has_stage(w) || !p->elsewhere);
 }
 
 float *neb__work_whole(struct neb_work *w, int64_t *n)

@@ -7,12 +7,18 @@
 #include "tensor/narrow.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/status.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
-enum { ALIGN = 256 };
+enum {
+    ALIGN = 256,
+    TASK_ROWS = 64,
+    MANY = 1 << 22 /* values from which on threads are worth their start */
+};
 
 static const float levels[16] = NEB_NF4_LEVELS;
 static const float smallest = 0x1p-100f; /* rows below it are zeros: their scales would lose bits */
@@ -119,7 +125,7 @@ static neb_status encode_row(neb_narrow_kind kind, const float *x, int64_t cols,
     return NEB_OK;
 }
 
-neb_status neb__narrow_encode(neb_narrow_kind kind, int64_t rows, int64_t cols, const float *values,
+static neb_status encode_rows(neb_narrow_kind kind, int64_t rows, int64_t cols, const float *values,
                               void *code, void *scale)
 {
     const size_t c = neb__narrow_code_bytes(kind, 1, cols), s = neb__narrow_scale_bytes(kind, 1, cols);
@@ -127,6 +133,40 @@ neb_status neb__narrow_encode(neb_narrow_kind kind, int64_t rows, int64_t cols, 
         NEB_TRY(encode_row(kind, values + r * cols, cols, (uint8_t *)code + (size_t)r * c,
                            (uint8_t *)scale + (size_t)r * s));
     return NEB_OK;
+}
+
+/* Rows are independent of each other, so threads may share them. */
+struct encoding {
+    neb_narrow_kind kind;
+    int64_t rows, cols;
+    const float *values;
+    uint8_t *code, *scale;
+    atomic_int failed; /* a neb_status */
+};
+
+static void encode_task(void *arg, int task, int worker)
+{
+    struct encoding *e = arg;
+    const int64_t first = (int64_t)task * TASK_ROWS, left = e->rows - first;
+    const size_t c = neb__narrow_code_bytes(e->kind, 1, e->cols),
+                 s = neb__narrow_scale_bytes(e->kind, 1, e->cols);
+    (void)worker;
+    const neb_status status =
+        encode_rows(e->kind, left < TASK_ROWS ? left : TASK_ROWS, e->cols, e->values + first * e->cols,
+                    e->code + (size_t)first * c, e->scale + (size_t)first * s);
+    if (status != NEB_OK) atomic_store(&e->failed, (int)status);
+}
+
+neb_status neb__narrow_encode(neb_narrow_kind kind, int64_t rows, int64_t cols, const float *values,
+                              void *code, void *scale)
+{
+    struct neb_pool *pool;
+    struct encoding e = {kind, rows, cols, values, code, scale, NEB_OK};
+    if (rows * cols < MANY) return encode_rows(kind, rows, cols, values, code, scale);
+    NEB_TRY(neb__pool_create(0, &pool));
+    neb__pool_run(pool, encode_task, &e, (int)((rows + TASK_ROWS - 1) / TASK_ROWS));
+    neb__pool_destroy(pool);
+    return atomic_load(&e.failed) == NEB_OK ? NEB_OK : not_finite();
 }
 
 static void decode_row(neb_narrow_kind kind, int64_t cols, const uint8_t *code, const uint8_t *scale,
@@ -232,7 +272,28 @@ neb_status neb__narrow_write(neb_param *p, const float *host)
     if (status != NEB_OK) neb__error_prefix("%s", p->name);
     if (status == NEB_OK) status = d->ops->upload(d->ctx, p->set->narrow + p->narrow_at, room, bytes);
     neb__free(room);
+    p->coded = status == NEB_OK;
     return status;
+}
+
+bool neb__narrow_takes(const neb_param *p)
+{
+    return p->narrow == NEB_NARROW_BF16;
+}
+
+neb_status neb__narrow_put(neb_param *p, const void *bf16)
+{
+    const uint16_t *x = bf16;
+    neb_device *d = p->set->dev;
+    unsigned bad = 0;
+    for (int64_t i = 0; i < p->values; i++) bad |= (x[i] & 0x7f80) == 0x7f80;
+    if (bad) {
+        neb_status status = not_finite();
+        neb__error_prefix("%s", p->name);
+        return status;
+    }
+    p->coded = true;
+    return d->ops->upload(d->ctx, p->set->narrow + p->narrow_at, x, (size_t)p->values * sizeof *x);
 }
 
 /* The code of p on the host, owned by the caller. */

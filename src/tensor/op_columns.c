@@ -218,7 +218,7 @@ static neb_status rows_of(neb_tape *t, neb_param *w, int64_t first, int64_t n, v
 {
     const int64_t in = w->shape[1];
     const neb_dtype type = neb_compute_type(t);
-    if (w->narrow) {
+    if (w->narrow && !neb__param_direct(t, w)) {
         struct neb_widen a = {.w = neb__narrow_of(w), .rows = w->shape[0], .cols = in, .type = type};
         a.out = temp(t, w->values, type);
         *out = column(a.out, first * in, type);

@@ -44,6 +44,12 @@ static bool widens(const neb_tape *t)
     return !t->dev->ops->linear_narrow || t->force_reference;
 }
 
+/* The product must decode the weight. */
+static bool coded(const neb_tape *t, const neb_param *w)
+{
+    return w->narrow && !neb__param_direct(t, w);
+}
+
 static neb_status widened_linear(neb_tape *t, neb_param *w, struct neb_linear *a)
 {
     NEB_TRY(widened(t, w, &a->w));
@@ -61,13 +67,13 @@ static neb_status widened_linear_bwd(neb_tape *t, neb_param *w, struct neb_linea
 /* The product of `a`, whose weight is set here. All calls of a composition belong to one tick. */
 static neb_status call_linear(neb_tape *t, neb_param *w, struct neb_linear *a)
 {
-    if (w->narrow && widens(t)) {
+    if (coded(t, w) && widens(t)) {
         t->hold++;
         neb_status status = widened_linear(t, w, a);
         t->hold--;
         return neb__tape_called(t, status);
     }
-    if (w->narrow) {
+    if (coded(t, w)) {
         struct neb_linear_narrow n = {.w = neb__narrow_of(w)};
         a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, a);
         n.l = *a;
@@ -81,13 +87,13 @@ static neb_status call_linear(neb_tape *t, neb_param *w, struct neb_linear *a)
 
 static neb_status call_linear_bwd(neb_tape *t, neb_param *w, struct neb_linear_bwd *a)
 {
-    if (w->narrow && widens(t)) {
+    if (coded(t, w) && widens(t)) {
         t->hold++;
         neb_status status = widened_linear_bwd(t, w, a);
         t->hold--;
         return neb__tape_called(t, status);
     }
-    if (w->narrow) {
+    if (coded(t, w)) {
         struct neb_linear_narrow_bwd n = {.w = neb__narrow_of(w)};
         a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR_BWD, a);
         n.l = *a;
@@ -128,7 +134,7 @@ static neb_tensor *linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
                            .act = act,
                            .alpha = 1,
                            .type = x->type};
-    if (call_linear(t, w, &a) != NEB_OK) return NULL;
+    if (!t->unread && call_linear(t, w, &a) != NEB_OK) return NULL;
     y->needs_grad = train;
     y->act = pre ? act : NEB_ACT_NONE;
     y->pre = pre;
@@ -220,7 +226,7 @@ neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_pa
                            .acc_y = 1,
                            .alpha = alpha,
                            .type = x->type};
-    if (call_linear(t, w, &a) != NEB_OK) return NULL;
+    if (!t->unread && call_linear(t, w, &a) != NEB_OK) return NULL;
     if (neb__tape_wants_grad(t) && w->trainable) z->root->needs_grad = true;
     struct neb_node *n = neb__tape_record(t, NEB_OPCODE_linear_onto, 2, (neb_tensor *[]){x, y}, 1, &z);
     if (n) n->param[0] = w, n->f[0] = alpha;

@@ -92,7 +92,8 @@ static neb_tensor *norm_forward(neb_tape *t, const struct norm_spec *c, neb_tens
                          .eps = c->eps,
                          .type = c->x->type};
     if (c->residual) a.drop = neb__dropout_spec(t, c->p, drop_op, t->row_sample, t->row_position);
-    neb_status status = c->residual ? NEB_FUSED(t, norm_residual, &a) : NEB_CALL(t, norm, &a);
+    neb_status status = NEB_OK;
+    if (!t->unread || c->norm) status = c->residual ? NEB_FUSED(t, norm_residual, &a) : NEB_CALL(t, norm, &a);
     if (status != NEB_OK) return NULL;
 
     bool trained = (c->gamma && c->gamma->trainable) || (c->beta && c->beta->trainable);

@@ -202,6 +202,21 @@ static int64_t aligned(int64_t values)
     return (values + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
 }
 
+/* A device that computes in BF16 reads F32 masters of vectors alone. So frozen matrices can do without them where memory
+ * counts: frozen weights are kept in few bits, or the model is only used. */
+static void halve_frozen(neb_params *ps)
+{
+    bool wanted = ps->only_used;
+    for (int i = 0; i < ps->count; i++) wanted = wanted || ps->list[i]->narrow;
+    if (!wanted || ps->dev->config.compute != NEB_BF16 || !ps->dev->ops->widen || ps->partition) return;
+    for (int i = 0; i < ps->count; i++) {
+        neb_param *p = ps->list[i];
+        if (p->trainable || p->narrow || p->ndim != 2 || p->parts || p->elsewhere) continue;
+        p->narrow = NEB_NARROW_BF16;
+        p->halved = true;
+    }
+}
+
 static void place(neb_params *ps, bool trainable, int64_t *at, int64_t *whole)
 {
     for (int i = 0; i < ps->count; i++) {
@@ -316,20 +331,41 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
     if (ps->failed != NEB_OK) return ps->failed;
     if (ps->ready) return neb__fail(NEB_ERR_STATE, "the parameter set is already in use");
     if (!ps->count) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameters");
-    place_all(ps);
     ps->dev = d;
+    halve_frozen(ps);
+    place_all(ps);
     neb_status status = neb__partition_place(ps);
     if (status == NEB_OK) status = allocate(ps);
     float *chunk = neb__malloc(INIT_CHUNK * sizeof *chunk);
     if (status == NEB_OK && !chunk)
         status = neb__fail(NEB_ERR_NOMEM, "out of memory while filling parameters");
-    const int n = neb__device_rehearses(d) ? 0 : ps->count; /* nobody will read the values */
-    for (int i = 0; status == NEB_OK && i < n; i++) status = fill(ps->list[i], seed, chunk);
+    const int n = neb__device_rehearses(d) || ps->only_used ? 0 : ps->count; /* nobody will read the values */
+    for (int i = 0; status == NEB_OK && i < n; i++)
+        if (!ps->awaited || !ps->list[i]->narrow) status = fill(ps->list[i], seed, chunk);
     neb__free(chunk);
     if (status == NEB_OK && n) status = neb_params_refresh(ps, 0, ps->all_values);
     if (status != NEB_OK) release(ps);
     ps->ready = status == NEB_OK;
     return status;
+}
+
+void neb__params_only_use(neb_params *ps)
+{
+    neb_params_trainable(ps, "*", false);
+    ps->only_used = true;
+}
+
+void neb__params_await(neb_params *ps)
+{
+    ps->awaited = true;
+}
+
+neb_status neb__params_fill_rest(neb_params *ps, uint64_t seed)
+{
+    ps->awaited = false;
+    for (int i = 0; !neb__device_rehearses(ps->dev) && i < ps->count; i++)
+        if (ps->list[i]->narrow && !ps->list[i]->coded) NEB_TRY(fill_narrow(ps->list[i], seed));
+    return NEB_OK;
 }
 
 neb_status neb_params_refresh(neb_params *ps, int64_t first, int64_t n)

@@ -43,6 +43,8 @@ struct neb_param {
     bool no_decay, trainable;
     neb_narrow_kind narrow; /* its code lies outside the slab (narrow.h) … */
     size_t narrow_at;       /* … at this place */
+    bool halved; /* narrow because ops read BF16 here anyway; a checkpoint has it as if it were not */
+    bool coded;  /* its code is on the device */
     struct neb_params *set;
     int64_t vector; /* in the vectors of offloaded masters; -1: not there */
     int unit;       /* with a partition: which unit it belongs to */
@@ -58,6 +60,8 @@ struct neb_params {
     int count, cap;
     neb_status failed; /* first error of neb_params_add */
     bool ready;
+    bool only_used; /* nothing is trained, and the caller writes every value */
+    bool awaited;   /* the caller writes most narrow weights, then calls neb__params_fill_rest() */
     int64_t trainable_values, all_values; /* of the slab, with padding */
     int64_t whole_trainable, whole_all;   /* of the slab that one process alone would have */
     const float *whole;  /* host: all values of all processes, while somebody has them here; or NULL */
@@ -76,6 +80,21 @@ struct neb_params {
     bool matrices_taken;             /* matrices.h */
 };
 
+/* Initial values are drawn in neb_params_ready(). Random numbers for billions of weights that a folder then overwrites
+ * take minutes, so a caller may say before it that it will write
+ *   all parameters, none of which is trained: no value is drawn, and on a device that computes in BF16 no matrix has a
+ *   copy in F32;
+ *   most narrow ones: what it left out is drawn in neb__params_fill_rest(), from the same seed. */
+void neb__params_only_use(neb_params *ps);
+void neb__params_await(neb_params *ps);
+neb_status neb__params_fill_rest(neb_params *ps, uint64_t seed);
+
+/* Coded by the user's choice, and so in no checkpoint. */
+static inline bool neb__param_left_out(const neb_param *p)
+{
+    return p->narrow && !p->halved;
+}
+
 /* Values that a parameter occupies in this process's slab, and in the whole one. */
 static inline int64_t neb__param_slab_values(const neb_param *p)
 {
@@ -83,7 +102,7 @@ static inline int64_t neb__param_slab_values(const neb_param *p)
 }
 static inline int64_t neb__param_slab_whole(const neb_param *p)
 {
-    return p->narrow ? 0 : p->whole_values;
+    return neb__param_left_out(p) ? 0 : p->whole_values;
 }
 
 #endif

@@ -3,8 +3,14 @@
  * In the forward the block runs without recording. Nothing in it is read again, so the plan gives its memory
  * to the next block. In the backward the block runs once more from the same input, this time recording, and
  * the new nodes are walked back at once. Dropout gives the same bits again because its counter does not
- * depend on the time of the call. */
+ * depend on the time of the call. The second time nobody reads the block's result, so a block may say which of its
+ * last ops make nothing else (neb__tape_unread). */
 #include "tensor/tape.h"
+
+void neb__tape_unread(neb_tape *t, bool on)
+{
+    t->unread = on && t->replaying;
+}
 
 enum { IN_X, IN_SAMPLE, IN_POSITION, INS };
 
@@ -42,7 +48,9 @@ neb_status neb__backward_recompute(neb_tape *t, struct neb_node *n)
     t->drops = (uint32_t)n->i[0];
     t->row_sample = n->in[IN_SAMPLE];
     t->row_position = n->in[IN_POSITION];
+    t->replaying = true;
     neb_tensor *y = ((neb_block_fn)n->fn)(t, n->arg, n->in[IN_X]);
+    t->replaying = t->unread = false;
     if (!y || t->failed != NEB_OK) return t->failed;
     if (!y->root->needs_grad) return NEB_OK; /* nothing in the block trains */
     y->root->grad = n->out[0]->root->grad;

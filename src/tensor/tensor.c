@@ -5,6 +5,7 @@
 #include "tensor/tape.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "tensor/narrow.h"
 #include "tensor/partition.h"
 
 #include <stdio.h>
@@ -119,6 +120,11 @@ static void *gathered(neb_tape *t, neb_param *p)
     return id < 0 ? NULL : neb__tape_address(t, id) + (size_t)offset * neb__partition_width(t->params);
 }
 
+bool neb__param_direct(const neb_tape *t, const neb_param *p)
+{
+    return p->narrow == NEB_NARROW_BF16 && neb_compute_type(t) == NEB_BF16;
+}
+
 /* A weight in few bits is read by products alone. */
 static bool is_narrow(neb_tape *t, const neb_param *p)
 {
@@ -144,6 +150,7 @@ const float *neb__param_master(neb_tape *t, neb_param *p)
 
 const void *neb__param_working(neb_tape *t, neb_param *p)
 {
+    if (p && neb__param_direct(t, p)) return neb__narrow_of(p).code;
     if (!p || is_narrow(t, p)) return NULL;
     if (neb__partition_of_values(t->params)) return gathered(t, p);
     return t->params->shadow ? (const void *)((uint16_t *)t->params->shadow + p->offset)

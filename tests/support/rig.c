@@ -11,6 +11,7 @@
 const struct neb_layout *rig_layout;
 neb_optimizer_kind rig_optimizer = NEB_ADAMW;
 bool rig_sequence;
+neb_dtype rig_compute = NEB_F32;
 
 static neb_status apply(const struct neb_opt *table, void *obj, const char *options)
 {
@@ -59,7 +60,7 @@ static neb_status make_model(struct rig *r, const char *family, const char *opti
 static neb_status open_parts(struct rig *r, const char *family, const char *options, const char *peft,
                              int threads, int stage, int stages)
 {
-    struct neb_device_config config = {.threads = threads ? threads : 2};
+    struct neb_device_config config = {.threads = threads ? threads : 2, .compute = rig_compute};
     NEB_TRY(neb_device_open("cpu", &config, &r->device));
     NEB_TRY(neb_params_create(&r->params));
     neb__ranks_team(r->params, rig_layout, rig_sequence, &r->team);

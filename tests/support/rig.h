@@ -16,7 +16,8 @@ struct rig_batch {
 extern const struct neb_layout *rig_layout;
 /* Their optimizer. */
 extern neb_optimizer_kind rig_optimizer;
-extern bool rig_sequence; /* the ranks of its tensor group share rows, too */
+extern neb_dtype rig_compute; /* what their devices compute in */
+extern bool rig_sequence;     /* the ranks of its tensor group share rows, too */
 
 struct rig {
     struct neb_team team;

@@ -6,10 +6,11 @@
  * softmax (largest score, sum, weighted values) over its rows. Teams are joined at the end in a fixed order:
  * inside the warp by shuffles, over the warps through shared memory. Queries that share rows (the beams of a
  * sentence) are neighbouring blocks and find them in the cache. With few queries a block gets more warps, so
- * that the list is walked in fewer turns. Listed rows that do not exist are skipped. */
+ * that the list is walked in fewer turns; a team asks for several rows before it uses the first. Listed rows that do not exist are skipped. */
 #include "kernel.cuh"
 
 #define MOST_WARPS 16
+#define UNDER_WAY  4 /* rows that a team has asked for before it uses the first */
 
 struct part {
     float m, s, o[8]; /* m in units of log 2 */
@@ -58,16 +59,29 @@ static __global__ void __launch_bounds__(MOST_WARPS * 32) listed_kernel(struct n
 #pragma unroll
     for (int i = 0; i < 8; i++) q[i] *= a.scale * 1.4426950408889634f;
     part p = {-CUDART_INF_F, 0.f, {0}};
-    int64_t next = team < n ? key[team] : -1;
-    for (int j = 0; j < n; j += teams) { /* the same turns for all threads of a warp: they shuffle */
-        const int64_t row = next;
-        next = j + teams + team < n ? key[j + teams + team] : -1;
-        float kv[8] = {0}, vv[8] = {0};
-        const bool there = row >= 0 && row < a.k_rows;
-        if (there) get8(k + row * a.ldk, kv, count, wide), get8(v + row * a.ldv, vv, count, wide);
-        part before = p;
-        take_row<LANES>(&p, q, kv, vv);
-        if (!there) p = before;
+    int next[UNDER_WAY];
+#pragma unroll
+    for (int u = 0; u < UNDER_WAY; u++) next[u] = u * teams + team < n ? key[u * teams + team] : -1;
+    for (int j = 0; j < n;
+         j += UNDER_WAY * teams) { /* the same turns for all threads of a warp: they shuffle */
+        float kv[UNDER_WAY][8] = {}, vv[UNDER_WAY][8] = {};
+        bool there[UNDER_WAY];
+#pragma unroll
+        for (int u = 0; u < UNDER_WAY; u++) {
+            const int64_t row = next[u];
+            const int later = j + (UNDER_WAY + u) * teams + team;
+            next[u] = later < n ? key[later] : -1;
+            there[u] = row >= 0 && row < a.k_rows;
+            if (there[u])
+                get8(k + row * a.ldk, kv[u], count, wide), get8(v + row * a.ldv, vv[u], count, wide);
+        }
+#pragma unroll
+        for (int u = 0; u < UNDER_WAY; u++) {
+            if (j + u * teams >= n) break; /* no team has a row */
+            const part before = p;
+            take_row<LANES>(&p, q, kv[u], vv[u]);
+            if (!there[u]) p = before;
+        }
     }
 #pragma unroll
     for (int i = LANES; i < 32; i <<= 1) {

@@ -60,6 +60,7 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
     if (l->acc_y && l->act != NEB_ACT_NONE)
         return neb__cuda_fail(dev, NEB_ERR_INVALID,
                               "cuda linear: acc_y and an activation cannot be combined");
+    if (neb__cuda_is_few_rows(l)) return neb__cuda_few_rows(dev, l);
     struct neb_matmul p = {};
     p.a = l->w, p.b = l->x, p.d = l->y;
     p.m = l->out, p.n = l->rows, p.k = l->in, p.lda = l->in, p.ldb = l->ldx, p.ldd = l->ldy, p.batch = 1;
