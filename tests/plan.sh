@@ -28,6 +28,8 @@ has far.log "stated constants"; has far.log "fell out"
 "$nebula" plan job.yaml out=far --scale 4xh200 --json > far.json 2> far.log || fail "--scale --json"
 has far.json '^{"layouts":\[{"data":[0-9]*,"tensor":[0-9]*,"pipeline":[0-9]*,"zero":[0-9],"memory_bytes":[0-9]*,"step_seconds":[0-9.e-]*,"wan_bytes":0,"fits":true'
 has far.json '"rejected":\[{"data"'; has far.json '"stated":true'
+"$nebula" plan job.yaml out=far --scale 1xh200 train.threads=0 > far.log 2>&1 || fail "--scale of one device"
+has far.log "best: one process"; ! grep -q "was not measured" far.log || fail "stated hardware is said not to be measured"
 # ---- several sites: the line, its cost, a pipeline between them, and privacy
 cat > sites.yaml <<YAML
 $(cat job.yaml)

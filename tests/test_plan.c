@@ -156,7 +156,7 @@ static void costs_go_through_text(void **state)
     (void)state;
     struct neb_planner_costs c = {.device = "a device", .bus = 1e-10}, back;
     struct neb_layer_cost l = {2, 1, 4, {0.5, 0.25}, 0.125, 1e-9};
-    struct neb_group_cost g = {.size = 4, .call = {1, 2, 3, 4}, .byte = {5, 6, 7, 8}};
+    struct neb_group_cost g = {.size = 4, .beside = true, .call = {1, 2, 3, 4}, .byte = {5, 6, 7, 8}};
     struct neb_buf text;
     neb__costs_add_layer(&c, &l);
     neb__costs_add_group(&c, &g);
@@ -166,13 +166,18 @@ static void costs_go_through_text(void **state)
     assert_ok(neb__buf_append(&text, "", 1));
     assert_ok(neb__costs_read((const char *)text.data, &back));
     assert_int_equal(back.groups, 1);
+    assert_true(back.group[0].beside);
     assert_true(neb__costs_layer(&back, 2, 1, 4)->layer[1] == 0.25 && !neb__costs_layer(&back, 2, 1, 2));
     const struct neb_rank_traffic t = {.calls = {1, 0, 0, 0}, .bytes = {10, 0, 0, 0}};
     assert_true(neb__costs_exchange(neb__costs_group(&back, 4), &t) == 51);
     neb__buf_free(&text);
-    const char *const bad[] = {"layer 1 1", "layer 1 1 1 : -1 0 0 0", "group 1 : 0 0 0 0 0 0 0 0", "bus nan",
+    const char *const bad[] = {"layer 1 1",
+                               "layer 1 1 1 : -1 0 0 0",
+                               "group 1 0 : 0 0 0 0 0 0 0 0",
+                               "group 2 : 0 0 0 0 0 0 0 0",
+                               "bus nan",
                                "what"};
-    for (int i = 0; i < 5; i++) assert_status(neb__costs_read(bad[i], &back), NEB_ERR_CORRUPT);
+    for (int i = 0; i < 6; i++) assert_status(neb__costs_read(bad[i], &back), NEB_ERR_CORRUPT);
 }
 
 /* ---- layouts -------------------------------------------------------------------------------------------------- */

@@ -14,32 +14,74 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ALIGN = 4096, SMALL = 4096 };
+enum { ALIGN = 4096, SMALL = 4096, LARGE = 1 << 20 };
 
 struct rehearsed {
     void *ctx; /* the device's */
     const struct neb_device_ops *real;
+    int64_t small, large; /* units of its allocator, below LARGE and from there on */
     int64_t used, peak;
 };
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 
-static void *reserve(size_t bytes)
+static int64_t used_by(const struct rehearsed *r)
+{
+    struct neb_device_info info;
+    r->real->info(r->ctx, &info);
+    return info.memory_used;
+}
+
+/* What the device's allocator takes for so many bytes, by taking and giving back. */
+static int64_t taken_for(const struct rehearsed *r, size_t bytes)
+{
+    void *p;
+    const int64_t before = used_by(r);
+    if (r->real->alloc(r->ctx, bytes, &p) != NEB_OK) return (int64_t)bytes;
+    const int64_t taken = used_by(r) - before;
+    r->real->free(r->ctx, p);
+    return taken;
+}
+
+/* Sizes of `bytes` and more are rounded up to multiples of this. */
+static int64_t unit_from(const struct rehearsed *r, size_t bytes)
+{
+    const int64_t first = taken_for(r, bytes), next = taken_for(r, (size_t)first + 1);
+    return next > first && first > 0 ? next - first : 1;
+}
+
+static int64_t rounded(const struct rehearsed *r, size_t bytes)
+{
+    const int64_t unit = bytes >= LARGE ? r->large : r->small;
+    return ((int64_t)bytes + unit - 1) / unit * unit;
+}
+
+/* Work memory that the device took when it was opened counts. */
+static void learn_memory(struct rehearsed *r)
+{
+    r->used = r->peak = used_by(r);
+    r->small = unit_from(r, 1);
+    r->large = unit_from(r, LARGE);
+}
+
+static void *reserve(size_t bytes, int64_t counted)
 {
     const size_t total = bytes + ALIGN;
+    const int64_t header[2] = {(int64_t)total, counted};
     char *p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
-    memcpy(p, &total, sizeof total);
+    memcpy(p, header, sizeof header);
     return p + ALIGN;
 }
 
-static size_t give_back(void *p)
+/* Returns what was counted for it. */
+static int64_t give_back(void *p)
 {
-    size_t total = 0;
+    int64_t header[2];
     char *at = (char *)p - ALIGN;
-    memcpy(&total, at, sizeof total);
-    munmap(at, total);
-    return total - ALIGN;
+    memcpy(header, at, sizeof header);
+    munmap(at, (size_t)header[0]);
+    return header[1];
 }
 
 static neb_status no_room(size_t bytes)
@@ -50,8 +92,9 @@ static neb_status no_room(size_t bytes)
 static neb_status alloc_counted(void *dev, size_t bytes, void **out)
 {
     struct rehearsed *r = dev;
-    if (!(*out = reserve(bytes))) return no_room(bytes);
-    r->used += (int64_t)bytes;
+    const int64_t takes = rounded(r, bytes);
+    if (!(*out = reserve(bytes, takes))) return no_room(bytes);
+    r->used += takes;
     if (r->used > r->peak) r->peak = r->used;
     return NEB_OK;
 }
@@ -59,13 +102,13 @@ static neb_status alloc_counted(void *dev, size_t bytes, void **out)
 static void free_counted(void *dev, void *p)
 {
     struct rehearsed *r = dev;
-    if (p) r->used -= (int64_t)give_back(p);
+    if (p) r->used -= give_back(p);
 }
 
 static neb_status host_reserve(void *dev, size_t bytes, void **out)
 {
     (void)dev;
-    return (*out = reserve(bytes)) ? NEB_OK : no_room(bytes);
+    return (*out = reserve(bytes, 0)) ? NEB_OK : no_room(bytes);
 }
 
 static void host_give_back(void *dev, void *p)
@@ -174,6 +217,7 @@ static void silence(struct neb_device_ops *t)
     t->graph_begin = NULL, t->graph_end = NULL, t->graph_launch = NULL, t->graph_free = NULL;
     t->comm_facts = NULL, t->comm_id = NULL, t->comm_open = NULL, t->exchange = NULL;
     t->comm_state = NULL, t->comm_abort = NULL, t->comm_close = NULL;
+    t->exchange_beside = NULL, t->exchange_join = NULL;
 }
 
 neb_status neb__device_rehearse(struct neb_device *d)
@@ -197,6 +241,7 @@ neb_status neb__device_rehearse(struct neb_device *d)
         neb__free(r);
     } else {
         *r = (struct rehearsed){.ctx = d->ctx, .real = d->ops};
+        learn_memory(r);
         silence(t);
         d->ctx = r;
     }

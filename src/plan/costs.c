@@ -2,7 +2,7 @@
  *
  *     device CPU, 2 threads, avx512
  *     layer 1 1 2 : LAYER LAYER2 ENDS UPDATE        tensor, threads, ranks
- *     group 2 : CALL BYTE CALL BYTE CALL BYTE CALL BYTE
+ *     group 2 1 : CALL BYTE CALL BYTE CALL BYTE CALL BYTE      ranks; 1: gradients are added up beside the backward pass
  *     bus SECONDS */
 #include "plan/costs.h"
 
@@ -60,7 +60,7 @@ neb_status neb__costs_write(const struct neb_planner_costs *c, struct neb_buf *o
     }
     for (int i = 0; i < c->groups; i++) {
         const struct neb_group_cost *g = &c->group[i];
-        NEB_TRY(neb__buf_printf(out, "group %d :", g->size));
+        NEB_TRY(neb__buf_printf(out, "group %d %d :", g->size, g->beside));
         for (int k = 0; k < NEB_TRAFFIC_KINDS; k++)
             NEB_TRY(neb__buf_printf(out, " %.9g %.9g", g->call[k], g->byte[k]));
         NEB_TRY(neb__buf_printf(out, "\n"));
@@ -90,10 +90,12 @@ static bool read_group(const char *line, struct neb_planner_costs *c)
 {
     struct neb_group_cost g;
     double x[8];
-    if (sscanf(line, "group %d : %lf %lf %lf %lf %lf %lf %lf %lf", &g.size, &x[0], &x[1], &x[2], &x[3], &x[4],
-               &x[5], &x[6], &x[7]) != 9 ||
+    int beside;
+    if (sscanf(line, "group %d %d : %lf %lf %lf %lf %lf %lf %lf %lf", &g.size, &beside, &x[0], &x[1], &x[2],
+               &x[3], &x[4], &x[5], &x[6], &x[7]) != 10 ||
         g.size < 2)
         return false;
+    g.beside = beside != 0;
     for (int k = 0; k < NEB_TRAFFIC_KINDS; k++) {
         if (!good(x[2 * k]) || !good(x[2 * k + 1])) return false;
         g.call[k] = x[2 * k];

@@ -20,6 +20,7 @@ struct neb_layer_cost {
 /* An exchange of a group takes call + byte * bytes seconds. */
 struct neb_group_cost {
     int size;
+    bool beside; /* sums of gradients go on beside the backward pass (optim/beside.c) */
     double call[NEB_TRAFFIC_KINDS], byte[NEB_TRAFFIC_KINDS];
 };
 

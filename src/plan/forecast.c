@@ -2,11 +2,13 @@
  *
  *     runs      m micro-batches of (layers + ends) and the exchanges inside them; with stages: their turns
  *     update    values of the rank's range * the time of a value; the exchange of gradients before, of parameters behind
+ *               with data and zero 0 or 1 on GPUs or several machines, gradients go beside the last backward pass
  *     offload   bytes of the state over the bus, both ways at once, beside the last micro-batch */
 #include "plan/forecast.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "nn/stage.h"
+#include "optim/optimizer.h"
 #include "plan/measure.h"
 
 #include <math.h>
@@ -78,10 +80,16 @@ static const char *amount(double bytes, char out[24])
     return out;
 }
 
+/* The most of `near` ranks of a machine that compute on one device. */
+static int sharing(const struct neb_planner_order *o, int near)
+{
+    return o->place.devices > 0 ? (near - 1) / o->place.devices + 1 : 1;
+}
+
 static void judge_memory(const struct neb_planner_order *o, struct neb_planner_row *row)
 {
     const struct neb_planner_place *p = &o->place;
-    const int near = together(o, &row->layout);
+    const int near = together(o, &row->layout), share = sharing(o, near);
     const bool away =
         row->layout.offload != NEB_OFFLOAD_NONE; /* then every process has a part of it on the host */
     const double machine =
@@ -93,6 +101,9 @@ static void judge_memory(const struct neb_planner_order *o, struct neb_planner_r
     else if (!p->host && row->memory > p->device)
         snprintf(row->why, sizeof row->why, "a process needs %s, and the device has %s",
                  amount(row->memory, need), amount(p->device, have));
+    else if (!p->host && share * row->memory > p->device)
+        snprintf(row->why, sizeof row->why, "%d processes share a device, each needs %s, and it has %s",
+                 share, amount(row->memory, need), amount(p->device, have));
     else if (machine > p->machine)
         snprintf(row->why, sizeof row->why,
                  "the %d process%s of a machine need %s of its memory, and %s are free", near,
@@ -111,6 +122,11 @@ static double runs_of_stage(const struct stages *s, int p, const struct neb_laye
     return sum;
 }
 
+static double backward_of(const struct stages *s, int p, const struct neb_layer_cost *c)
+{
+    return runs_of_stage(s, p, c) * 2 / 3;
+}
+
 static double exchange(const struct neb_planner_order *o, int size, const struct neb_rank_traffic *t)
 {
     return size > 1 ? neb__costs_exchange(neb__costs_group(o->costs, size), t) : 0;
@@ -122,6 +138,17 @@ static double table_sum(const struct neb_planner_order *o, const struct neb_rehe
     struct neb_rank_traffic t = r->pipeline;
     t.calls[NEB_TRAFFIC_MESSAGE] = t.bytes[NEB_TRAFFIC_MESSAGE] = 0;
     return exchange(o, 2, &t);
+}
+
+/* What a rank that computes alone on a device takes of the time that it takes beside the others; 1: not known. */
+static double alone(const struct neb_planner_order *o, const struct neb_planner_layout *l)
+{
+    const struct neb_layer_cost *one = NULL,
+                                *all = neb__costs_layer(o->costs, 1, l->threads, neb__planner_ranks(l));
+    for (int i = 0; i < o->costs->layers; i++)
+        if (o->costs->layer[i].tensor == 1 && o->costs->layer[i].ranks == 1) one = &o->costs->layer[i];
+    const double own = one ? one->layer[0] + one->ends : 0, beside = all ? all->layer[0] + all->ends : 0;
+    return own > 0 && beside > own ? own / beside : 1;
 }
 
 static neb_status time_runs(const struct neb_planner_order *o, struct neb_planner_row *row,
@@ -147,9 +174,28 @@ static neb_status time_runs(const struct neb_planner_order *o, struct neb_planne
     const double calls = first->pipeline.calls[NEB_TRAFFIC_MESSAGE];
     const double bytes = calls > 0 ? first->pipeline.bytes[NEB_TRAFFIC_MESSAGE] / calls : 0;
     const double message = g ? g->call[NEB_TRAFFIC_MESSAGE] + bytes * g->byte[NEB_TRAFFIC_MESSAGE] : 0;
-    NEB_TRY(neb__planner_turns(forward, backward, l->pipeline, micros, message, &row->step_s, &row->idle));
+    if (o->place.devices == 1 && sharing(o, together(o, l)) > 1)
+        NEB_TRY(neb__planner_turns_sharing(forward, backward, l->pipeline, micros, message, alone(o, l),
+                                           &row->step_s, &row->idle));
+    else
+        NEB_TRY(
+            neb__planner_turns(forward, backward, l->pipeline, micros, message, &row->step_s, &row->idle));
     row->exchange_s = shared;
     return NEB_OK;
+}
+
+/* What is left of the sums of gradients behind the backward pass of the last micro-batch: at least that of the last bucket. */
+static double sums_behind(const struct neb_planner_order *o, const struct neb_planner_layout *l,
+                          const struct neb_rehearsal *r, double last_backward)
+{
+    const struct neb_group_cost *g = l->data > 1 ? neb__costs_group(o->costs, l->data) : NULL;
+    const double sums = exchange(o, l->data, &r->data),
+                 asked = (double)o->data->job->parallel.bucket / sizeof(float);
+    const double bucket = asked > 0 ? asked : o->place.host ? NEB_SUM_BUCKET : NEB_SUM_BUCKET_GPU;
+    const bool gpu_team = !o->place.host && l->tensor > 1;
+    if (!g || !g->beside || l->zero > 1 || l->pipeline > 1 || gpu_team) return sums;
+    const double share = fmin(1, bucket / fmax(1, (double)r->here));
+    return fmax(sums * share, sums - last_backward * (1 - share));
 }
 
 static void time_update(const struct neb_planner_order *o, struct neb_planner_row *row,
@@ -160,7 +206,7 @@ static void time_update(const struct neb_planner_order *o, struct neb_planner_ro
     for (int p = 0; p < l->pipeline; p++) {
         const struct neb_rehearsal *r = &s->seen[p];
         const double range = (double)r->here / (l->zero ? l->data : 1);
-        const double moved = exchange(o, l->data, &r->data) + table_sum(o, r) +
+        const double moved = sums_behind(o, l, r, backward_of(s, p, c)) + table_sum(o, r) +
                              exchange(o, l->pipeline * l->tensor, &r->model);
         const double bus = r->offloaded * o->costs->bus;
         const double update = c->update * range;

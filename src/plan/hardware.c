@@ -8,6 +8,7 @@
  * half of that for a scattered sum or a gather. A group that fits a machine uses the links inside it, a larger one the network. */
 #include "plan/hardware.h"
 #include "nn/stage.h"
+#include "plan/measure.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ static struct neb_group_cost group_of(const struct hardware *h, int size)
     const bool near = size <= h->near;
     const double bytes = near ? h->link : h->network, call = near ? h->link_call : h->network_call;
     const double part = (double)(size - 1) / size / bytes, hops = ceil(log2(size));
-    struct neb_group_cost g = {.size = size};
+    struct neb_group_cost g = {.size = size, .beside = true};
     const double byte[NEB_TRAFFIC_KINDS] = {2 * part, part, part, 1 / bytes};
     for (int k = 0; k < NEB_TRAFFIC_KINDS; k++) {
         g.call[k] = call * (k == NEB_TRAFFIC_MESSAGE ? 1 : hops);
@@ -97,6 +98,7 @@ neb_status neb__hardware_scale(const char *text, const struct neb_data *data, st
     *costs = (struct neb_planner_costs){.stated = true, .bus = 1 / h->bus, .memory = h->memory};
     snprintf(costs->device, sizeof costs->device,
              "%d x %s, from stated constants: nothing of it was measured", count, h->name);
+    const int threads = neb__planner_threads(data->job, place->near); /* what plan.c gives its layouts */
     for (int n = 2; n <= count; n++)
         if (count % n == 0) {
             struct neb_group_cost g = group_of(h, n);
@@ -104,7 +106,7 @@ neb_status neb__hardware_scale(const char *text, const struct neb_data *data, st
         }
     for (int t = 1; t <= place->near; t++)
         if (count % t == 0) {
-            struct neb_layer_cost c = layer_of(h, data->job, &arch, t, 1, count);
+            struct neb_layer_cost c = layer_of(h, data->job, &arch, t, threads, count);
             neb__costs_add_layer(costs, &c);
         }
     return NEB_OK;

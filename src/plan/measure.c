@@ -172,23 +172,37 @@ neb_status neb__planner_measure_layers(const struct neb_data *data, struct neb_g
 struct exchange {
     struct neb_group *group;
     neb_device *dev;
-    float *values; /* of the device */
+    bool on_host, far; /* the device is the host's; not all ranks are on one machine */
+    float *values;     /* of the device */
+    float *host;
     int64_t *edge; /* (ranks + 1) */
 };
 
+/* A message between stages: on one machine nothing but a word goes from rank to rank, since both see the bytes; a device of its
+ * own copies them down and up (optim/pipeline.c). */
+static neb_status send(const struct exchange *x, int64_t n, int peer)
+{
+    neb_device *d = x->dev;
+    if (!x->on_host) NEB_TRY(d->ops->download(d->ctx, x->host, x->values, (size_t)n * sizeof *x->values));
+    return neb__group_send(x->group, x->host, x->far ? n * (int64_t)sizeof *x->values : 8, peer);
+}
+
+static neb_status receive(const struct exchange *x, int64_t n, int peer)
+{
+    neb_device *d = x->dev;
+    NEB_TRY(neb__group_receive(x->group, x->host, x->far ? n * (int64_t)sizeof *x->values : 8, peer));
+    if (!x->on_host) NEB_TRY(d->ops->upload(d->ctx, x->values, x->host, (size_t)n * sizeof *x->values));
+    return d->ops->sync(d->ctx);
+}
+
+/* There and back: two messages. */
 static neb_status message(const struct exchange *x, int64_t n)
 {
     const int rank = neb__group_rank(x->group), last = neb__group_size(x->group) - 1, peer = rank ^ 1;
-    char *bytes =
-        (char *)x->edge; /* some bytes of the host; a message between stages is not copied on one machine */
-    (void)n;
     if (peer > last) return NEB_OK;
-    if (rank & 1) {
-        NEB_TRY(neb__group_receive(x->group, bytes, 8, peer));
-        return neb__group_send(x->group, bytes, 8, peer);
-    }
-    NEB_TRY(neb__group_send(x->group, bytes, 8, peer));
-    return neb__group_receive(x->group, bytes, 8, peer);
+    if (!(rank & 1)) NEB_TRY(send(x, n, peer));
+    NEB_TRY(receive(x, n, peer));
+    return rank & 1 ? send(x, n, peer) : NEB_OK;
 }
 
 static neb_status exchange(const struct exchange *x, enum neb_traffic_kind kind, int64_t n)
@@ -223,27 +237,36 @@ static neb_status time_all(const struct exchange *x, struct neb_group_cost *out)
         double small, large;
         NEB_TRY(time_calls(x, (enum neb_traffic_kind)k, SMALL, CALLS, &small));
         NEB_TRY(time_calls(x, (enum neb_traffic_kind)k, LARGE, LARGE_CALLS, &large));
-        out->call[k] = k == NEB_TRAFFIC_MESSAGE ? small / 2 : small;
-        out->byte[k] = k == NEB_TRAFFIC_MESSAGE ? 0 : fmax(0, (large - small) / (4.0 * (LARGE - SMALL)));
+        const double messages = k == NEB_TRAFFIC_MESSAGE ? 2 : 1;
+        out->call[k] = small / messages;
+        out->byte[k] = fmax(0, (large - small) / messages / (4.0 * (LARGE - SMALL)));
+        if (k == NEB_TRAFFIC_MESSAGE && x->on_host && !x->far) out->byte[k] = 0; /* nothing is copied */
     }
     return NEB_OK;
 }
 
 neb_status neb__planner_measure_group(struct neb_group *g, neb_device *dev, struct neb_group_cost *out)
 {
-    struct exchange x = {.group = g, .dev = dev};
+    struct exchange x = {.group = g,
+                         .dev = dev,
+                         .on_host = !strcmp(dev->ops->name, "cpu"),
+                         .far = neb__group_near(g) < neb__group_size(g)};
     NEB_TRY(neb__group_attach(g, dev->ops, dev->ctx));
     x.edge = NEB_NEW_ARRAY(int64_t, (size_t)neb__group_size(g) + 1);
-    neb_status status = x.edge ? dev->ops->alloc(dev->ctx, LARGE * sizeof(float), (void **)&x.values)
-                               : neb__fail(NEB_ERR_NOMEM, "out of memory for measuring exchanges");
+    x.host = NEB_NEW_ARRAY(float, LARGE);
+    neb_status status = x.edge && x.host
+                            ? dev->ops->alloc(dev->ctx, LARGE * sizeof(float), (void **)&x.values)
+                            : neb__fail(NEB_ERR_NOMEM, "out of memory for measuring exchanges");
     if (status == NEB_OK) status = dev->ops->fill(dev->ctx, x.values, 0, LARGE * sizeof(float));
     status = neb__group_agree(g, status);
     if (status == NEB_OK) {
-        *out = (struct neb_group_cost){.size = neb__group_size(g)};
+        *out = (struct neb_group_cost){.size = neb__group_size(g),
+                                       .beside = neb__device_sums_beside(g) && !neb__device_shared(g)};
         status = time_all(&x, out);
     }
     if (x.values) dev->ops->free(dev->ctx, x.values);
     neb__group_detach(g);
+    neb__free(x.host);
     neb__free(x.edge);
     return status;
 }
@@ -312,7 +335,9 @@ neb_status neb__planner_measure(const struct neb_data *data, struct neb_group *w
         const struct neb_planner_layout l = {.data = 1, .tensor = t, .pipeline = 1};
         struct neb_layer_cost cost;
         if (ranks % t || (t > 1 && neb__planner_layout_check(data->job, &l) != NEB_OK)) continue;
-        NEB_TRY(neb__planner_measure_layers(data, world, t, threads, &cost));
+        neb_status status = neb__planner_measure_layers(data, world, t, threads, &cost);
+        if (t > 1 && status == NEB_ERR_UNSUPPORTED) continue; /* the device cannot share layers out */
+        NEB_TRY(status);
         neb__costs_add_layer(costs, &cost);
     }
     return measure_groups(data->job, world, costs);

@@ -35,23 +35,28 @@ neb_status neb__planner_find_place(const struct neb_job *job, int slots, struct 
     struct neb_device_info info;
     neb_device *dev;
     const int devices = neb__device_count(job->train.device);
+    bool here = true; /* all ranks are on this machine */
     NEB_TRY(neb_device_open(job->train.device, &c, &dev));
     neb_device_get_info(dev, &info);
     p.host = !strcmp(dev->ops->name, "cpu");
     p.device = info.memory_total > 0 ? (double)(info.memory_total - info.memory_used) : HUGE_VAL;
     neb_device_close(dev);
     p.slots = p.near = p.host ? neb__cores() : (devices > 0 ? devices : 1);
+    p.devices = p.host ? 0 : p.near;
     if (job->parallel.hosts) {
+        here = false;
         count_hosts(job->parallel.hosts, &p);
     } else if (getenv("SLURM_JOB_ID") && getenv("SLURM_NTASKS")) {
         p.slots = of_variable("SLURM_NTASKS", 1);
         p.near = (p.slots - 1) / of_variable("SLURM_JOB_NUM_NODES", 1) + 1;
         p.exactly = true;
+        here = false;
     }
     if (job->plan != NEB_STRATEGY_REPLICA && job->n_sites)
         p.slots = 1; /* a site of another strategy is one process */
     if (slots > 0) p.slots = slots;
     if (p.slots > NEB_JOB_RANKS) p.slots = NEB_JOB_RANKS;
+    if (here) p.near = p.slots; /* more ranks than cores or devices share them */
     if (p.near > p.slots) p.near = p.slots;
     *out = p;
     return NEB_OK;

@@ -16,6 +16,7 @@ struct neb_planner_place {
     bool exactly;   /* … and not fewer: Slurm's tasks */
     int near;       /* ranks that share the memory of a machine, at most */
     bool host;      /* they compute in that memory */
+    int devices;    /* of a machine, which its ranks share; 0: not known, or host */
     double machine; /* bytes of a machine that are free; infinite: not known */
     double device;  /* bytes of a device; infinite: not known */
     double cap;     /* train.memory; 0: none */
@@ -65,5 +66,9 @@ int neb__planner_rank_counts(const struct neb_planner_place *place, int *out, in
  * `message` seconds between neighbours. *idle: the mean share in which a stage waits. */
 neb_status neb__planner_turns(const double *forward, const double *backward, int stages, int m,
                               double message, double *seconds, double *idle);
+/* The same for stages that share one device: forward[s] and backward[s] are with all of them at work, and one that works alone
+ * takes `alone` of that, at most 1. */
+neb_status neb__planner_turns_sharing(const double *forward, const double *backward, int stages, int m,
+                                      double message, double alone, double *seconds, double *idle);
 
 #endif

@@ -49,6 +49,7 @@ neb_status neb__planner_probe(const struct neb_job *job)
     if (status == NEB_OK) status = neb__planner_measure(&data, ranks, &costs);
     if (prepared == NEB_OK) neb__data_free(&data);
     neb__log_hush(false);
+    if (status != NEB_OK) neb__warn("a process that measures cannot go on: %s", neb_last_error());
     if (status == NEB_OK && !neb__group_rank(ranks)) status = write_costs(path, &costs);
     neb__group_close(ranks);
     return status;

@@ -86,8 +86,10 @@ struct neb_trainer {
     struct neb_meter meter;
     char checkpoints[512];
     struct neb_progress began; /* as it was when this process began to train */
-    int64_t made;              /* steps of this rank's model, over all starts */
-    int64_t loaded;     /* step of the checkpoint with which this site began; -1: it had no checkpoint */
+    struct neb_progress
+        warm;       /* … and some steps later: the first ones plan, and record what a device then repeats */
+    int64_t made;   /* steps of this rank's model, over all starts */
+    int64_t loaded; /* step of the checkpoint with which this site began; -1: it had no checkpoint */
     neb_status unsaved; /* why the last checkpoint could not be written; NEB_OK: it is on disk */
     int skipped;        /* steps in a row that were not finite */
     int64_t empty;      /* steps with nothing to predict */

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <time.h>
 
-enum { MAX_SKIPPED = 20, END_SECONDS = 900, SLACK_NS = 500000000, NAP_NS = 50000000 };
+enum { WARM_STEPS = 5, MAX_SKIPPED = 20, END_SECONDS = 900, SLACK_NS = 500000000, NAP_NS = 50000000 };
 
 void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now)
 {
@@ -124,6 +124,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
     measure(t, &step, (double)lr);
     /* the tokens say how much this site's update weighs */
     if (neb__trainer_rounds(t)) NEB_TRY(neb__trainer_meet(t, step.empty ? 0 : step.tokens, ended));
+    if (t->progress.step == t->began.step + WARM_STEPS) t->warm = t->progress;
     neb__trainer_sample(t, "training", false);
     return NEB_OK;
 }

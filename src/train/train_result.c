@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EVAL_BATCHES = 50 };
+enum { EVAL_BATCHES = 50, WARM_LEAST = 5 };
 
 /* Sample outputs may take this share of the time, after the first ones. */
 static const double samples_share = 0.005;
@@ -203,7 +203,9 @@ static void compare_with_plan(struct neb_trainer *t, const struct neb_conclusion
     const double steps = (double)(t->progress.step - t->began.step);
     char text[512], name[96];
     if (neb__planner_recorded(t->job->out, &l, &foreseen) != NEB_OK || steps < 1) return;
-    measured.step_s = (t->progress.seconds - t->began.seconds) / steps;
+    const bool warm = t->warm.step > t->began.step && t->progress.step >= t->warm.step + WARM_LEAST;
+    const struct neb_progress *from = warm ? &t->warm : &t->began;
+    measured.step_s = (t->progress.seconds - from->seconds) / (double)(t->progress.step - from->step);
     if (neb__trainer_rounds(t)) neb_session_get_status(t->session, &s);
     if (neb__trainer_rounds(t) && t->loaded < 0) measured.wan_bytes = (double)s.bytes_out / steps;
     neb__planner_compare(&foreseen, &measured, text, sizeof text);

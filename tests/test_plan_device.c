@@ -1,0 +1,144 @@
+/* test_plan_device.c: the planner for ranks that share a device: its memory, as its allocator counts it, and its speed. */
+#include "check.h"
+#include "base/mem.h"
+#include "device/device.h"
+#include "plan/plan.h"
+#include "world.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#define ENCODER \
+    "task: mlm\nmodel: {family: bert, hidden: 64, layers: 3, heads: 4, ffn: 128, max_positions: 32}\n"
+
+/* A device with an allocator such as that of GPUs: multiples of 512 bytes, from 1 MiB on of 2 MiB. It holds some work memory. */
+static int64_t held;
+static size_t size_of[64];
+static char blocks[64];
+
+static neb_status alloc_rounding(void *ctx, size_t bytes, void **out)
+{
+    (void)ctx;
+    const size_t unit = bytes >= 1 << 20 ? 2 << 20 : 512;
+    for (int i = 0; i < 64; i++)
+        if (!size_of[i]) {
+            held += (int64_t)(size_of[i] = (bytes + unit - 1) / unit * unit);
+            *out = &blocks[i];
+            return NEB_OK;
+        }
+    return NEB_ERR_NOMEM;
+}
+
+static void free_rounding(void *ctx, void *p)
+{
+    (void)ctx;
+    const ptrdiff_t i = (char *)p - blocks;
+    held -= (int64_t)size_of[i];
+    size_of[i] = 0;
+}
+
+static void info_rounding(void *ctx, struct neb_device_info *out)
+{
+    (void)ctx;
+    *out = (struct neb_device_info){.memory_used = held};
+}
+
+static void close_nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+static int64_t used(neb_device *d)
+{
+    struct neb_device_info info;
+    neb_device_get_info(d, &info);
+    return info.memory_used;
+}
+
+static void a_rehearsal_rounds_as_the_allocator_does(void **state)
+{
+    (void)state;
+    static struct neb_device_ops ops;
+    neb_device *cpu;
+    assert_ok(neb_device_open("cpu", &(struct neb_device_config){.threads = 1, .compute = NEB_F32}, &cpu));
+    ops = *cpu->ops;
+    ops.alloc = alloc_rounding, ops.free = free_rounding, ops.info = info_rounding, ops.close = close_nothing;
+    held = 96 << 20;
+    neb_device *d = NEB_NEW(struct neb_device);
+    assert_non_null(d);
+    *d = *cpu;
+    d->ops = &ops;
+    d->table = NULL;
+    assert_ok(neb__device_rehearse(d));
+    assert_true(held == 96 << 20 && used(d) == held);
+    const size_t sizes[] = {1, 512, 513, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (4 << 20) + 7};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *real = NULL, *rehearsed = NULL;
+        assert_ok(alloc_rounding(NULL, sizes[i], &real));
+        assert_ok(d->ops->alloc(d->ctx, sizes[i], &rehearsed));
+        assert_true(used(d) == held);
+        d->ops->free(d->ctx, rehearsed);
+        free_rounding(NULL, real);
+        assert_true(used(d) == 96 << 20);
+    }
+    d->ops->close(d->ctx);
+    neb__free(d->table);
+    neb__free(d);
+    neb_device_close(cpu);
+}
+
+/* Two ranks of one device need both their memory of it; with a device each they fit. */
+static void ranks_of_one_device_share_its_memory(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_rehearsal r;
+    const struct neb_planner_layout l = {.data = 2, .tensor = 1, .pipeline = 1, .threads = 1};
+    const struct neb_planner_costs none = {0};
+    world_open_words(&w, ENCODER, "");
+    assert_ok(neb__planner_rehearse_all(&w.data, &l, &r));
+    for (int devices = 1; devices <= 2; devices++) {
+        struct neb_planned p;
+        struct neb_planner_order o = {.data = &w.data,
+                                      .costs = &none,
+                                      .only = &l,
+                                      .place = {.slots = 2,
+                                                .near = 2,
+                                                .devices = devices,
+                                                .machine = HUGE_VAL,
+                                                .device = 1.5 * (double)(r.state + r.runs)}};
+        assert_ok(neb__planner_make(&o, &p));
+        assert_true(p.row[0].fits == (devices == 2));
+        if (devices == 1) assert_non_null(strstr(p.row[0].why, "2 processes share a device"));
+        neb__planner_free(&p);
+    }
+    world_close(&w);
+}
+
+/* One device: where a stage that works alone is twice as fast, nobody's waiting costs anything; where it is not faster, the turns are
+ * those of stages with a device each. */
+static void stages_on_one_device_share_its_speed(void **state)
+{
+    (void)state;
+    const double forward[] = {1, 2, 1}, backward[] = {2, 3, 2};
+    double seconds, idle, apart, apart_idle;
+    for (int m = 1; m <= 8; m *= 2) {
+        assert_ok(neb__planner_turns(forward, backward, 3, m, 0.25, &apart, &apart_idle));
+        assert_ok(neb__planner_turns_sharing(forward, backward, 3, m, 0.25, 1, &seconds, &idle));
+        assert_true(fabs(seconds - apart) < 1e-6);
+        assert_true(fabs(idle - apart_idle) < 1e-6);
+        assert_ok(neb__planner_turns_sharing(forward, backward, 2, m, 0, 0.5, &seconds, &idle));
+        assert_true(fabs(seconds - 0.5 * m * (1 + 2 + 2 + 3)) < 1e-6); /* the work of both, without a gap */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rehearsal_rounds_as_the_allocator_does),
+        cmocka_unit_test(ranks_of_one_device_share_its_memory),
+        cmocka_unit_test(stages_on_one_device_share_its_speed),
+    };
+    return cmocka_run_group_tests(tests, world_set_up, world_tear_down);
+}
