@@ -1,6 +1,8 @@
-/* test_round_sums.c: a leader of secure sums, driven by hand: what it does when a site drops out, and how long it waits. */
+/* test_round_sums.c: a leader of secure sums, driven by hand: what it does when a site drops out, and how long it waits. A follower, and
+ * leaders that end one attempt after the other without a result. */
 #include "check.h"
 #include "solo.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -115,11 +117,124 @@ static void a_site_that_is_needed_is_waited_for(void **state)
     solo_stop(&s);
 }
 
+enum end { RESULT, EMPTY, VOID };
+
+/* An attempt has ended so under this leader, which is heard, and the follower gets to know it. */
+static void ends(struct solo *s, unsigned leader, enum end how)
+{
+    struct neb_round *r = s->r;
+    const uint32_t updates = how == VOID ? 0 : 3;
+    struct neb_record *rec = neb__record_new_sum(updates, 0, how == RESULT ? 3 : 0);
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_RECORD_MAX);
+    rec->type = how == VOID ? NEB_RECORD_VOID : NEB_RECORD_ROUND;
+    rec->epoch = r->roster.epoch;
+    rec->view = 1; /* a leader that lies may write another one's view */
+    rec->index = r->head + 1;
+    rec->prev = *neb__log_hash(r, r->head);
+    rec->c1 = 1;
+    rec->attempt = 1;
+    rec->owner = NEB_NO_SITE;
+    for (uint16_t i = 0; i < updates; i++)
+        rec->update[i] = (struct neb_named){.site = i,
+                                            .k = 1,
+                                            .weight = 1,
+                                            .tau = 1,
+                                            .length = 1,
+                                            .hash = {{(uint8_t)(i + 1)}},
+                                            .reject = how == EMPTY ? NEB_REJECT_VOID : NEB_REJECT_NONE};
+    assert_ok(neb__record_encode(rec, &b));
+    assert_true(neb__log_append(r, b.data, b.len));
+    neb__free(rec);
+    neb__buf_free(&b);
+    r->commit = r->head;
+    r->now += 1000;
+    r->leader_heard = r->now;
+    r->state = NEB_ROUND_FOLLOW;
+    r->leader = (uint16_t)leader;
+    r->newest = (struct neb_certificate){.n = 3, .view = 64 * (r->head + 1) + leader};
+    r->elect_at = r->now + 100000;
+    neb__idle_tick(r);
+}
+
+static void follow(struct solo *s, struct neb_members roster)
+{
+    solo_create_secure(s, 1, roster);
+    s->r->now = 1000;
+    ends(s, 0, RESULT); /* what a site finds when it starts is not judged */
+}
+
+static const struct neb_members four_vote = {1, 15, 15, 15, NEB_NO_SITE};
+
+/* Four attempts in a row, before or behind SURVIVORS, cost a leader its place. Records behind that do not help it; only time does. */
+static void a_leader_of_voids_alone_is_judged(void **state)
+{
+    (void)state;
+    for (int way = EMPTY; way <= VOID + 1; way++) {
+        struct solo s;
+        follow(&s, four_vote);
+        for (int i = 0; i < 4; i++) {
+            assert_false(neb__idle_leader(s.r, 0));
+            assert_true(s.r->elect_at > s.r->now);
+            ends(&s, 0, way > VOID ? (enum end)(EMPTY + i % 2) : (enum end)way);
+        }
+        assert_true(neb__idle_leader(s.r, 0));
+        assert_int_equal(s.r->elect_at, s.r->now);
+        ends(&s, 2, RESULT);
+        assert_true(neb__idle_leader(s.r, 0) && !neb__idle_leader(s.r, 2));
+        s.r->now += 3 * 6 * s.r->cfg.idle_ms;
+        assert_false(neb__idle_leader(s.r, 0));
+        solo_stop(&s);
+    }
+}
+
+/* A result between them shows that sums come, whoever led it, and each leader answers for its own attempts. */
+static void a_result_between_voids_counts(void **state)
+{
+    (void)state;
+    struct solo s;
+    follow(&s, four_vote);
+    for (int i = 0; i < 12; i++) ends(&s, 0, i % 4 == 3 ? RESULT : VOID);
+    for (int i = 0; i < 12; i++) ends(&s, 0, i % 4 == 3 ? RESULT : EMPTY);
+    for (int i = 0; i < 3; i++) ends(&s, 0, VOID);
+    ends(&s, 2, RESULT);
+    for (int i = 0; i < 3; i++) ends(&s, 0, VOID), ends(&s, 2, VOID), ends(&s, 3, EMPTY);
+    for (unsigned i = 0; i < SITES; i++) assert_false(neb__idle_leader(s.r, i));
+    ends(&s, 2, VOID);
+    for (unsigned i = 0; i < SITES; i++) assert_int_equal(neb__idle_leader(s.r, i), i == 2);
+    solo_stop(&s);
+}
+
+/* Where sites drop out every leader has nothing but voids. There is always one that may lead. */
+static void judged_sites_leave_a_quorum(void **state)
+{
+    (void)state;
+    static const struct neb_members heavy = {1, 3, 3, 3, 0}, two = {1, 3, 3, 3, NEB_NO_SITE};
+    struct solo s;
+    follow(&s, four_vote);
+    for (int i = 0; i < 20; i++) {
+        const unsigned leader = (unsigned)(i / 4 % SITES);
+        ends(&s, leader, VOID);
+        for (unsigned k = 0; k < SITES && i % 4 == 3; k++)
+            assert_int_equal(neb__idle_leader(s.r, k), k == leader);
+    }
+    solo_stop(&s);
+    for (int i = 0; i < 2; i++) { /* without this leader there is no quorum */
+        follow(&s, i ? heavy : two);
+        for (int k = 0; k < 8; k++) ends(&s, 0, VOID);
+        assert_false(neb__idle_leader(s.r, 0));
+        solo_stop(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_site_without_a_link_is_not_waited_for),
         cmocka_unit_test(a_site_that_is_needed_is_waited_for),
+        cmocka_unit_test(a_leader_of_voids_alone_is_judged),
+        cmocka_unit_test(a_result_between_voids_counts),
+        cmocka_unit_test(judged_sites_leave_a_quorum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,18 +67,21 @@
     X(go_in_silence, "a site leaves the end of the run on the leader's word alone")
 
 /* Those of secure sums. */
-#define NEB_SECURE_MUTANT_LIST(X)                                                                   \
-    X(low_threshold, "a secure sum may have any number of updates")                                 \
-    X(any_seeds, "the seeds of a result are not compared with the hashes of its OPEN")              \
-    X(reveal_early, "shares are revealed before SURVIVORS is certified")                            \
-    X(reveal_both, "a site reveals the shares of both seeds of a contributor")                      \
-    X(mask_again, "a site makes two updates for one attempt")                                       \
-    X(sum_of_nothing, "an update without a step in it counts in a secure sum")                      \
-    X(final_over_open, "a run may end behind an OPEN that is not committed yet")                    \
-    X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk") \
-    X(keep_open, "an update that no record may name any more stays open after a start")             \
-    X(ask_the_gone, "cells are asked of sites that have left, before one that had none at first")   \
-    X(ask_below, "a candidate asks for a view that a site which was judged cannot join")
+#define NEB_SECURE_MUTANT_LIST(X)                                                                         \
+    X(low_threshold, "a secure sum may have any number of updates")                                       \
+    X(any_seeds, "the seeds of a result are not compared with the hashes of its OPEN")                    \
+    X(reveal_early, "shares are revealed before SURVIVORS is certified")                                  \
+    X(reveal_both, "a site reveals the shares of both seeds of a contributor")                            \
+    X(mask_again, "a site makes two updates for one attempt")                                             \
+    X(sum_of_nothing, "an update without a step in it counts in a secure sum")                            \
+    X(final_over_open, "a run may end behind an OPEN that is not committed yet")                          \
+    X(ask_before_looking, "the updates of SURVIVORS are asked for, not looked for on the own disk")       \
+    X(keep_open, "an update that no record may name any more stays open after a start")                   \
+    X(ask_the_gone, "cells are asked of sites that have left, before one that had none at first")         \
+    X(ask_below, "a candidate asks for a view that a site which was judged cannot join")                  \
+    X(ask_leader_only, "records that a leader keeps back are not asked of a site that looks for another " \
+                       "one")                                                                             \
+    X(void_for_ever, "a leader may end one secure sum after the other without a result")
 #define NEB_MUTANT_FIRST_SECURE NEB_MUTANT_low_threshold
 
 enum neb_mutant {

@@ -113,7 +113,7 @@ static neb_status simulate(const struct cfg *c, int *code)
         sum.events += r.events, sum.records += r.records, sum.crashes += r.crashes, sum.views += r.views;
         sum.cells_fetched += r.cells_fetched, sum.settled += r.settled, sum.epochs += r.epochs;
         sum.damaged += r.damaged, sum.virtual_ms += r.virtual_ms, sum.relayed += r.relayed;
-        sum.convicted += r.convicted, sum.sums += r.sums, sum.voids += r.voids;
+        sum.convicted += r.convicted, sum.sums += r.sums, sum.voids += r.voids, sum.unbegun += r.unbegun;
     }
     double s = neb__seconds_since(start);
     printf("%llu events, %llu records, %llu crashes, %llu damaged disks, %llu view changes, %llu epochs, "
@@ -126,6 +126,9 @@ static neb_status simulate(const struct cfg *c, int *code)
         printf("%llu secure sums, %llu attempts void\n", (unsigned long long)sum.sums,
                (unsigned long long)sum.voids);
     if (c->liars) printf("%llu statements convicted a liar\n", (unsigned long long)sum.convicted);
+    if (sum.unbegun)
+        printf("%llu histories not judged by I10: the honest sites that had begun were no quorum\n",
+               (unsigned long long)sum.unbegun);
     printf("%lld histories, %lld violations; %.1f s (%.2f ms each)\n", (long long)done, (long long)bad, s,
            1e3 * s / (double)(done ? done : 1));
     return NEB_OK;

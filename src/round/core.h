@@ -170,7 +170,8 @@ struct neb_core_sum {
     uint64_t seeds_for;       /* the seeds are of this one */
     bool broken;              /* … and there will be none */
     uint8_t seed[NEB_SITES_MAX][NEB_SEED_SIZE];
-    int64_t since; /* leader: since when it waits; 0: not yet */
+    int64_t since;                /* leader: since when it waits; 0: not yet */
+    uint8_t voids[NEB_SITES_MAX]; /* since the last RESULT: attempts that ended in VOID under each leader */
     struct neb_core_offer offer[NEB_SITES_MAX];
 };
 
@@ -271,6 +272,7 @@ struct neb_round {
     uint64_t idle_commit;
     uint16_t idle_leader;
     bool idle;
+    int64_t void_until[NEB_SITES_MAX]; /* likewise, for void sums: until then each site stays judged */
 
     /* greeting after a start */
     uint64_t greet_nonce, greeted, greet_any, greetings;

@@ -1,9 +1,9 @@
-/* idle.c: leaders that are there and commit nothing.
+/* idle.c: leaders that are there and commit nothing, or nothing of use.
  *
  * A leader that answers and proposes nothing, because it lies or because something in it is broken, would keep its place for
  * ever: everybody hears it. So each voter watches whether the log gets on while there is something to commit: a record that
- * waits for its quorum, an update that a record could name, the last record of a run that ends, or the leader's own log,
- * which it does not show. If nothing is committed for long, the voter no longer counts as hearing a leader. It asks the
+ * waits for its quorum, an update that a record could name, the last record of a run that ends, the leader's own log,
+ * which it does not show, or a committed record that it keeps back. If nothing is committed for long, the voter no longer counts as hearing a leader. It asks the
  * others, and answers them when they ask, and does not vote for that site again.
  *
  * Voters judge on their own, at different times, and a quorum of them must have judged at one time. So a judgement outlives the
@@ -12,11 +12,22 @@
  * which all of those that a quorum needs have judged. It ends early when something is committed or another site leads.
  *
  * How long is long depends on the run: a round over thin lines may take minutes. The limit is at least twice the longest time
- * between two commits of late, and at most three times the one that a run begins with. A wrong judgement costs an election. */
+ * between two commits of late, and at most three times the one that a run begins with. A wrong judgement costs an election.
+ *
+ * A leader of secure sums may also end one attempt after the other in VOID: records are committed, and no sum comes. So a leader under
+ * which several attempts of a fragment ended so, without a RESULT of anybody's between them, is judged, too. Voters count in the same log, so
+ * they judge at about the same time. Commits do not end this judgement, or the liar could come back at once: only time does. Drop-outs
+ * make honest leaders look the same. Judged sites therefore always leave a quorum of others; if they would not, all but the last are forgiven.
+ * A record's leader is that of its certificate's view: a quorum signed that, while the view in a record is what its author wrote. */
 #include "round/core.h"
 #include "base/mutant.h"
 
-enum { JUDGED = 6 /* times as long as a judgement takes, it lasts */ };
+#include <string.h>
+
+enum {
+    JUDGED = 6, /* times as long as a judgement takes, it lasts */
+    VOIDS = 4   /* attempts in a row; a liar that makes one less gives a RESULT now and then */
+};
 
 static bool could_be_named(const struct neb_round *r, const struct neb_core_update *p)
 {
@@ -45,7 +56,7 @@ static bool record_waits(const struct neb_round *r, uint32_t first)
 static bool work_waits(const struct neb_round *r)
 {
     if (r->ended) return false;
-    if (r->state == NEB_ROUND_SYNC || r->head > r->commit || r->leader_commit > r->commit || r->ending)
+    if (r->state == NEB_ROUND_SYNC || r->head > r->commit || r->leader_commit != r->commit || r->ending)
         return true;
     if (neb__sum_waits(r)) return true;
     for (uint32_t f = 0; f < r->cfg.fragments; f++)
@@ -90,10 +101,48 @@ static void count_time(struct neb_round *r)
     if (there) r->idle_leader = r->leader;
 }
 
+static bool is_judged_for_voids(const struct neb_round *r, unsigned site)
+{
+    return site < NEB_SITES_MAX && r->now < r->void_until[site];
+}
+
+static void judge_for_voids(struct neb_round *r, unsigned site)
+{
+    uint64_t others = r->roster.voters & ~neb__bit(site), left = others;
+    if (!neb__core_quorum(r, others) || NEB_MUTANT(void_for_ever)) return; /* nobody could take its place */
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (is_judged_for_voids(r, i)) left &= ~neb__bit(i);
+    if (!neb__core_quorum(r, left)) memset(r->void_until, 0, sizeof r->void_until);
+    r->void_until[site] = r->now + JUDGED * neb__idle_patience(r);
+    if (!heard(r) || r->leader != site) return;
+    neb__core_note(r, "the leading site ends one secure sum after the other without a result; looking for "
+                      "another one to lead");
+    r->elect_at = r->now;
+}
+
+/* Counts the ends of attempts among the records that are newly committed. */
+static void count_voids(struct neb_round *r)
+{
+    unsigned by = neb__view_leader_of(r->newest.n ? r->newest.view : r->view);
+    for (uint64_t i = r->idle_commit; i < r->commit; i++) {
+        const struct neb_record *rec = r->log[i].record;
+        struct neb_core_sum *s = neb__record_has_cells(rec) ? neb__sum_of(r, rec->c0) : NULL;
+        bool empty = rec->type == NEB_RECORD_VOID || neb__record_is_void(rec);
+        if (s && rec->type == NEB_RECORD_ROUND && !empty) memset(s->voids, 0, sizeof s->voids);
+        if (s && empty && by < NEB_SITES_MAX && s->voids[by] < VOIDS) s->voids[by]++;
+    }
+    for (uint32_t f = 0; r->sum && by < NEB_SITES_MAX && f < r->cfg.fragments; f++) {
+        if (r->sum[f].voids[by] < VOIDS) continue;
+        r->sum[f].voids[by] = 0;
+        judge_for_voids(r, by);
+    }
+}
+
 void neb__idle_tick(struct neb_round *r)
 {
     if (r->commit != r->idle_commit) {
         int64_t took = r->busy_ms;
+        if (r->idle_commit) count_voids(r);
         if (r->idle_commit) r->commit_gap = took > r->commit_gap * 7 / 8 ? took : r->commit_gap * 7 / 8;
         r->idle_commit = r->commit;
         r->busy_ms = 0;
@@ -112,5 +161,5 @@ void neb__idle_tick(struct neb_round *r)
 
 bool neb__idle_leader(const struct neb_round *r, unsigned site)
 {
-    return r->idle && site == r->idle_leader;
+    return (r->idle && site == r->idle_leader) || is_judged_for_voids(r, site);
 }

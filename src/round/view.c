@@ -227,7 +227,11 @@ static void asked_or_elected(struct neb_round *r, unsigned from, const struct ne
     look_above(r, from, f);
     bool again = f->type == NEB_ROUND_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
     if (!again && (f->number <= r->view || neb__idle_leader(r, from))) return;
-    if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) return;
+    if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) {
+        if (f->commit > r->commit && !NEB_MUTANT(ask_leader_only))
+            neb__log_ask(r, from, r->commit + 1, true); /* this leader may keep it back */
+        return;
+    }
     if (f->number > r->view + NEB_VIEW_PUSH && from != r->leader) {
         come_towards(r, from);
         return;

@@ -481,12 +481,16 @@ void neb__faults_heal(struct neb_sim_world *w)
 {
     w->quiet = true;
     w->loss_permille = w->opt.happy || draw(w, 3) ? 0 : 40; /* lines are never perfect */
-    w->rounds_healed = w->rounds;
+    w->rounds_healed = w->rounds, w->sums_healed = w->out->sums;
     TRACE(w, "all is healed");
-    uint64_t stay = neb__mix64(w->opt.seed ^ 0x1d1e) % 8; /* no draw: the other seeds keep their history */
+    const uint64_t mixed = neb__mix64(w->opt.seed ^ 0x1d1e); /* no draw: the other seeds keep their history */
+    const uint64_t stay = mixed % 8;
     w->idlers = w->liars && stay < 2;
     w->botchers = w->liars && stay == 2;
-    bool stays = w->idlers || w->botchers;
+    w->voiders = w->liars && w->cfg.secure && stay == 3;
+    w->false_opens = w->voiders && mixed / 8 % 2;
+    if (w->voiders) w->end += 40000; /* it takes some attempts until they are judged */
+    bool stays = w->idlers || w->botchers || w->voiders;
     for (int i = 0; i < w->sites; i++)
         if (neb__sim_lies(w, i) && !stays) {
             w->node[i].stopped = true;
@@ -532,8 +536,8 @@ void neb__faults_strike(struct neb_sim_world *w)
         if (!w->healed) neb__faults_heal(w);
         sweep(w);
         if (w->opt.lasting_cuts) neb__cuts_watch(w);
-        bool flowing =
-            w->end_seen ? w->final_seen : w->rounds > w->rounds_healed + 2 && !neb__oracle_shut_out(w);
+        bool rounds = w->rounds > w->rounds_healed + 2 && neb__oracle_gets_on(w);
+        bool flowing = w->end_seen ? w->final_seen : rounds && !neb__oracle_shut_out(w);
         if (flowing && all_well(w, 1) && all_ended(w))
             w->end = w->now; /* all promises are kept: no need to watch longer */
         neb__sim_later(w, 700, EV_FAULT, -1);

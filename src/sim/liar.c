@@ -4,7 +4,8 @@
  * for each receiver, signed again with its own key where the statement is its own. It also sends at any time: frames that it
  * has sent before, changed once more, forged ends of the run, votes below what it has acknowledged, pings of a leader that
  * nobody elected. It cannot sign for others. At the end of the faults the
- * liars are switched off, or stay and give nobody any record, or sign their statements wrongly, so that the honest sites can show that they go on. */
+ * liars are switched off, or stay and give nobody any record, or sign their statements wrongly, or end every secure
+ * sum that they lead in VOID, so that the honest sites can show that they go on. */
 #include "sim/world.h"
 #include "base/bytes.h"
 #include "base/mem.h"

@@ -10,8 +10,9 @@
  *   I7  at most one open update per site and cell, one update per (site, sequence)
  *   I8  a site that may have forgotten a promise does not vote
  *   I9  epochs only grow, one roster per epoch
- *   I10 after the faults end, rounds commit within a bound, and every site that is connected to the others through
- *       any path of members follows, and has its own work in a record
+ *   I10 after the faults end, rounds (of secure sums: with a result) commit within a bound, and every site that is connected to the others through
+ *       any path of members follows, and has its own work in a record (if somebody trains, and a liar does not keep
+ *       those that begin later out: too_few_began())
  *   I11 a relayed message is delivered once, and only if its author sent it (cut_lines.c)
  *
  * The oracle keeps its own books: it knows what every update decodes to from the moment it was
@@ -503,6 +504,38 @@ uint64_t neb__oracle_shut_out(const struct neb_sim_world *w)
     return out;
 }
 
+/* The empty ROUND of a secure sum is no round: it takes work and gives none. */
+bool neb__oracle_gets_on(const struct neb_sim_world *w)
+{
+    return w->cfg.secure ? w->out->sums > w->sums_healed : w->rounds > w->rounds_healed;
+}
+
+/* Whether the honest voters that have begun are no quorum, and the others cannot begin without a liar's answer. An empty disk of a run that
+ * has begun may be a lost one, and who lost it may have made a quorum with the liar: nobody left would know what they committed.
+ * So no rule could let these sites begin, and nothing is promised until the liar answers or the operator decides. */
+static bool too_few_began(const struct neb_sim_world *w)
+{
+    uint64_t began = 0, honest = 0;
+    for (int i = 0; i < w->sites; i++) {
+        uint64_t bit = neb__bit((unsigned)i);
+        if (!(w->roster.voters & bit) || neb__sim_lies(w, i) || w->node[i].stopped) continue;
+        honest |= bit;
+        if (w->node[i].began) began |= bit;
+    }
+    if (!w->liars || w->opt.byzantine || !w->records || neb__members_has_quorum(&w->roster, began))
+        return false;
+    for (unsigned i = 0; i < (unsigned)w->sites; i++)
+        if ((honest & ~began & neb__bit(i)) && neb__members_remembers(&w->roster, i, began)) return false;
+    return honest != began;
+}
+
+/* Whether the sites that are left can make a round at all. */
+static bool nobody_trains(const struct neb_sim_world *w)
+{
+    int trains = __builtin_popcountll(w->roster.trains & w->roster.members);
+    return w->cfg.secure ? trains < 3 : !trains;
+}
+
 void neb__oracle_end(struct neb_sim_world *w)
 {
     if (w->opt.trace) show(w);
@@ -515,8 +548,11 @@ void neb__oracle_end(struct neb_sim_world *w)
     if (!w->end_seen && neb__oracle_shut_out(w))
         neb__oracle_violated(w, "I10: no record has named an update of sites %llx since the faults ended",
                              (unsigned long long)neb__oracle_shut_out(w));
-    bool too_few = w->cfg.secure && __builtin_popcountll(w->roster.trains & w->roster.members) < 3;
-    if (w->rounds == w->rounds_healed && !w->end_seen && !too_few)
+    if (too_few_began(w)) {
+        w->out->unbegun++;
+        return;
+    }
+    if (!neb__oracle_gets_on(w) && !w->end_seen && !nobody_trains(w))
         neb__oracle_violated(w, "I10: no round was committed in %lld ms after the faults ended",
                              (long long)(w->now - w->fault_end));
     int64_t since = w->end_at > w->fault_end ? w->end_at : w->fault_end;

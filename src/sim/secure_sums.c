@@ -282,6 +282,9 @@ static void take_offer(struct neb_sim_world *w, struct neb_sim_node *n, struct n
     for (int i = 0; i < SITES; i++)
         if ((m->shared & neb__bit((unsigned)i)) && s->keys[i] == m->numbers[i])
             ev.count |= neb__bit((unsigned)i);
+    struct neb_contributor other = list[0].entry;
+    other.offer.b[0] ^= 1;
+    if (w->false_opens && neb__sim_lies(w, n->id)) ev.offer = &other; /* nobody has such an offer */
     neb__node_feed(w, n, &ev);
 }
 
@@ -456,6 +459,7 @@ static void join(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_sim
         if (!neb__hash_equal(&h, kind == OWN ? &c->own : &c->pair) && !NEB_MUTANT(any_seeds))
             ev.status = NEB_ERR_CORRUPT;
     }
+    if (w->voiders && neb__sim_lies(w, n->id)) ev.status = NEB_ERR_CORRUPT; /* says a liar of right seeds */
     s->joined = true;
     neb__node_feed(w, n, &ev);
 }

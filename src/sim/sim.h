@@ -24,6 +24,7 @@ struct neb_sim_result {
     uint64_t sums, voids; /* secure ones that were unmasked; attempts that were not */
     uint64_t relayed;     /* messages that a member passed on */
     uint64_t events, records, crashes, views, cells_fetched, settled, epochs, damaged, convicted;
+    uint64_t unbegun;           /* histories in which too few honest sites had begun to promise anything */
     int64_t virtual_ms, led_ms; /* led_ms: when a site led for the first time */
 };
 

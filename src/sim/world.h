@@ -206,6 +206,8 @@ struct neb_sim_world {
     uint64_t liars, roster_id; /* liars: sites that lie; roster_id: as the last frame named it */
     bool idlers;               /* the liars stay when the faults end, and give nobody any record … */
     bool botchers;             /* … or stay, and sign what they say wrongly */
+    bool voiders;              /* … or stay, and end every secure sum that they lead in VOID, … */
+    bool false_opens;          /* … since they open it with offers that nobody has */
     uint64_t convicted;        /* liars that an honest site has proven guilty */
     bool forked; /* two honest sites hold two histories, or one of them has a certificate of another */
     uint64_t claim_index; /* … whose record is this one; 0: none */
@@ -251,7 +253,7 @@ struct neb_sim_world {
     struct neb_sim_secret *secret;
     struct neb_sim_attempt *attempt;
     size_t secrets, secret_cap, attempts, attempt_cap;
-    uint64_t rounds_healed, rounds;
+    uint64_t rounds_healed, rounds, sums_healed;
     int64_t last_round;
     bool end_seen, final_seen, healed, forced;
     int64_t end_at, final_at, disaster; /* disaster: when it was; 0: none yet */
@@ -374,6 +376,8 @@ void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n);
 void neb__oracle_see(struct neb_sim_world *w, struct neb_sim_node *n); /* what it has committed */
 /* With lasting cuts: sites that train, as bits, and of which no record has named an update since the faults ended. */
 uint64_t neb__oracle_shut_out(const struct neb_sim_world *w);
+bool neb__oracle_gets_on(
+    const struct neb_sim_world *w); /* work has come into the model since the faults ended */
 void neb__oracle_end(struct neb_sim_world *w);
 /* An honest site stops because of this certificate: it must be valid, and of another history. */
 void neb__oracle_contradicted(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes,
