@@ -80,6 +80,11 @@ grep -q "^replayed: state root" log || fail "the audit did not replay"
 if "$nebula" lab job.yaml out=two privacy.unit=none train.steps=40 > log 2>&1; then fail "a site went on without noise"; fi
 grep -q "is a privacy account, and the job has no privacy.unit any more" log || fail "no word about a site's account"
 
+# somebody who has the roster from elsewhere, and a copy without a key
+cp -r two/b/site copy && rm copy/site.key copy/site.id copy/roster
+"$nebula" audit copy --roster two/a/site/roster > log 2>&1 || fail "an audit under another roster found something"
+grep -q "^replayed: state root" log || fail "an audit under another roster did not replay"
+[ "$("$nebula" audit two/a/site | grep "^replayed")" = "$(grep "^replayed" log)" ] || fail "two sites' folders give other states"
 "$nebula" site init auditor > log 2>&1
 "$nebula" audit two/b/site --json --sign auditor > audit.json || fail "no signed audit"
 "$nebula" audit --verify audit.json > log 2>&1 && grep -q "^signed by auditor:.*problems: 0" log || fail "a signed audit does not verify"

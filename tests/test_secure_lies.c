@@ -1,6 +1,6 @@
 /* test_secure_lies.c: members of secure sums that lie, and histories that come twice. A dealer of shares that nobody can use is left out; secrets that
  * were made for another roster are made anew; shares are revealed for one set of survivors, also if another history puts a second one under
- * the same index.
+ * the same index; a member with ever new keys does not have everybody deal for ever.
  *
  * The linker puts two functions of this file before those of the program (tests/CMakeLists.txt): so one of the members lies, or hears nothing. */
 #include "check.h"
@@ -233,12 +233,71 @@ static void shares_are_revealed_for_one_set_of_survivors(void **state)
     end(&r);
 }
 
+/* New keys of a member, signed, for the attempt that the site `s` prepares. */
+static void say_new_keys(neb_session *s, neb_session *member)
+{
+    const struct neb_seal seal = neb__session_seal(member);
+    const struct neb_sum_attempt *a = &s->sums->fragment[0];
+    struct neb_mask_pair one, other;
+    uint8_t b[NEB_HASH_SIZE + NEB_KEYS_SIZE], *body = b + NEB_HASH_SIZE;
+    assert_ok(neb__mask_pair_create(&one));
+    assert_ok(neb__mask_pair_create(&other));
+    struct neb_sum_keys k = {
+        .site = member->self, .attempt = a->attempt, .c0 = a->c0, .version = a->version, .weight = 64};
+    memcpy(k.seal, one.public, NEB_MASK_KEY);
+    memcpy(k.mask, other.public, NEB_MASK_KEY);
+    memcpy(b, s->genesis.b, NEB_HASH_SIZE);
+    neb__keys_put(&k, body);
+    assert_ok(seal.sign(seal.arg, "nebula sum keys", b, NEB_HASH_SIZE + NEB_KEYS_BODY, body + NEB_KEYS_BODY));
+    neb__sums_message(s, member->self, NEB_MSG_SUM_KEYS, body, NEB_KEYS_SIZE);
+}
+
+/* The site has dealt to the member, and the attempt is not open yet. */
+static bool has_dealt(neb_session *s, unsigned to)
+{
+    const struct neb_sum_attempt *a = &s->sums->fragment[0];
+    struct neb_round_attempt now;
+    return neb__round_attempt(s->core, a->c0, &now) && !now.open && a->keyed && (a->dealt & neb__bit(to)) &&
+           a->offer[s->self][0].len;
+}
+
+/* A site that has started again has new keys, and the others deal to it anew. For one that has new keys all the time they would make and send
+ * an offer each time, and the offers that the leader writes into OPEN would be gone before OPEN is there. */
+static void a_member_with_ever_new_keys_is_dealt_to_now_and_then(void **state)
+{
+    (void)state;
+    enum { CHANGES = 20 };
+    struct run r;
+    int dealt = -1;
+    begin(&r, 4, 4);
+    neb_session *s = r.m[0].session;
+    while (dealt < 0) {
+        sleep_ms(1);
+        pthread_mutex_lock(&s->busy);
+        for (int i = 0; s->sums && has_dealt(s, 4) && i < CHANGES; i++) {
+            const struct neb_buf *own = &s->sums->fragment[0].offer[s->self][0];
+            struct neb_hash before, after;
+            assert_ok(neb__hash(own->data, own->len, &before));
+            say_new_keys(s, r.m[3].session);
+            own = &s->sums->fragment[0].offer[s->self][0];
+            assert_ok(neb__hash(own->data, own->len, &after));
+            if (!i) dealt = 0;
+            dealt += !neb__hash_equal(&before, &after);
+        }
+        pthread_mutex_unlock(&s->busy);
+    }
+    assert_int_equal(1, dealt);  /* of its new keys the first ones count */
+    summing_wait(&r.m[1], 0, 2); /* and the run goes on */
+    end(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dealer_of_bad_shares_is_left_out),
         cmocka_unit_test(secrets_for_another_roster_are_made_anew),
         cmocka_unit_test(shares_are_revealed_for_one_set_of_survivors),
+        cmocka_unit_test(a_member_with_ever_new_keys_is_dealt_to_now_and_then),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

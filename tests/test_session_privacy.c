@@ -2,12 +2,15 @@
  * it, a restored backup does not give it back, and an audit of a folder adds up to the same. */
 #include "check.h"
 #include "sites.h"
+#include "stepping.h"
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "round/certificate.h"
 #include "run/audit.h"
+#include "run/end.h"
 #include "run/session.h"
+#include "run/site_status.h"
 #include "seal/site.h"
 #include "store/disk.h"
 
@@ -65,9 +68,8 @@ static void *train(void *arg)
 {
     struct member *m = arg;
     while (!atomic_load(&m->stop) && m->status == NEB_OK) {
-        bool changed;
         for (int i = 0; i < VALUES; i++) m->x[i] += 0.01f * (1 - m->x[i]);
-        m->status = neb_step(m->session, 64, &changed);
+        m->status = step_until(m->session, 64, &m->stop);
         sleep_ms(2);
     }
     return NULL;
@@ -337,6 +339,44 @@ static void a_run_that_began_without_privacy_sends_nothing_more(void **state)
     sites_free(&sites);
 }
 
+static atomic_bool half_dropped; /* as if the run had ended, and half of the last work were not in it */
+
+void __real_neb__end_get(const neb_session *s, struct neb_end_state *out);
+void __wrap_neb__end_get(const neb_session *s, struct neb_end_state *out);
+
+void __wrap_neb__end_get(const neb_session *s, struct neb_end_state *out)
+{
+    __real_neb__end_get(s, out);
+    if (atomic_load(&half_dropped)) out->dropped = 0.5;
+}
+
+/* What a site tells of itself is not protected by any noise: not the loss, and not how much of its work the end has dropped. */
+static void the_others_do_not_hear_of_the_data(void **state)
+{
+    (void)state;
+    static struct member m[2];
+    const struct neb_site_status loop = {.step = 7, .loss = 3, .nonfinite = 2, .tokens_per_second = 5};
+    struct neb_site_status heard = {0}, own = {0};
+    struct sites sites;
+    sites_make(&sites, 2, NULL);
+    atomic_store(&half_dropped, true);
+    begin(m, &sites);
+    while (heard.step != 7) {
+        pthread_mutex_lock(&m[0].session->busy);
+        neb__session_meter.tell(m[0].session, &loop);
+        neb__session_tell_soon(m[0].session);
+        pthread_mutex_unlock(&m[0].session->busy);
+        sleep_ms(20);
+        neb__session_own_status(m[0].session, &own);
+        if (own.dropped != 0.5 || !neb__session_heard(m[1].session, own.name, &heard)) heard.step = 0;
+    }
+    assert_true(own.loss == 3 && own.nonfinite == 2); /* the site itself sees them */
+    assert_true(heard.loss == 0 && heard.nonfinite == 0 && heard.dropped == 0);
+    end(m);
+    atomic_store(&half_dropped, false);
+    sites_free(&sites);
+}
+
 /* Nobody knows what a damaged account has spent. */
 static void a_damaged_account_is_refused(void **state)
 {
@@ -404,6 +444,7 @@ int main(void)
         cmocka_unit_test(a_spent_budget_stops_the_updates),
         cmocka_unit_test(a_restored_account_learns_from_the_log),
         cmocka_unit_test(a_run_that_began_without_privacy_sends_nothing_more),
+        cmocka_unit_test(the_others_do_not_hear_of_the_data),
         cmocka_unit_test(a_damaged_account_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include "sites.h"
 #include "summing.h"
 #include "base/mem.h"
+#include "run/audit.h"
 #include "run/replay.h"
 #include "run/secure.h"
 
@@ -15,6 +16,17 @@ static void root_of(const char *dir, uint64_t upto, struct neb_hash *out)
     struct neb_replay r;
     assert_ok(neb__run_replay(dir, "", upto, &r));
     *out = r.root;
+}
+
+/* Nothing is wrong, and each update counts once, although SURVIVORS names it, too. */
+static void audited(const char *dir)
+{
+    struct neb_audit *a;
+    assert_ok(neb__run_audit(dir, NULL, NULL, &a));
+    if (a->problems) fail_msg("%s", a->problem[0]);
+    assert_true(a->replayed && a->rounds);
+    for (int i = 0; i < NEB_SITES_MAX; i++) assert_true(a->site[i].seen <= a->site[i].named);
+    neb__free(a);
 }
 
 /* Every update on disk is masked, and a replay of the archive comes to the state that the sites signed. */
@@ -42,6 +54,7 @@ static void three_sites_learn_the_mean(void **state)
     for (int i = 0; i < 2; i++) root_of(sites.path[i], (uint64_t)st.root_at, &root[i]);
     assert_memory_equal(root[0].b, root[1].b, NEB_HASH_SIZE);
     assert_memory_equal(root[0].b, st.root, NEB_HASH_SIZE);
+    audited(sites.path[0]);
     neb__free(m);
     sites_free(&sites);
 }

@@ -154,8 +154,7 @@ static void print_text(const struct neb_audit *a)
     if (a->replayed)
         printf("replayed: state root %s\n", hex);
     else
-        printf("not replayed: the folder lacks updates (wan.archive: yes keeps them), or another roster was "
-               "given\n");
+        printf("not replayed: the folder lacks updates (wan.archive: yes keeps them)\n");
     for (int i = 0; i < NEB_SITES_MAX; i++)
         if (a->site[i].member) print_site(&a->site[i]);
     for (uint64_t i = 0; i < a->problems && i < NEB_AUDIT_PROBLEMS; i++) {

@@ -3,10 +3,11 @@
  *   rosters        each epoch of the chain is signed as roster.c demands (checked when the chain is read)
  *   records        canonical, numbered, chained by hash to the genesis of the run
  *   orders         signed by who may give them
+ *   secure sums    opened, named and unmasked as the ones before them allow (audit_sums.c)
  *   certificates   a quorum of the voters of their epoch signed this very record
  *   updates        named by their hash, signed by their site under a key that it had, with the fields that the record says
  *   privacy        what each site says that it has spent follows from its own statements, and stays within its limit
- *   state          with all updates in the folder the outer state is computed again
+ *   state          with all updates in the folder the outer state is computed again, from the initial values in the folder
  *   guilt          sites of which a proof of lying was kept; the proof itself is checked, not the name of its file
  *
  * A problem is noted and the audit goes on. An update that was cleaned up is no problem; its signature is then not checked. */
@@ -15,6 +16,7 @@
 #include "round/certificate.h"
 #include "round/proof.h"
 #include "round/round.h"
+#include "run/audit_sums.h"
 #include "run/operator_parts.h"
 #include "run/quorum_fact.h"
 #include "run/replay.h"
@@ -55,6 +57,7 @@ struct audit {
         struct neb_public *list; /* every key that the site ever had, the newest last */
         uint64_t n;
     } key[NEB_SITES_MAX];
+    struct neb_audit_sums sums;
     struct stated *stated; /* of the updates that were seen */
     size_t n_stated, room;
     neb_status status; /* of walking the chain */
@@ -214,6 +217,8 @@ static void check_record(struct audit *a, uint64_t i)
         problem(a, "record %" PRIu64 " does not continue the one before it: the log was changed", i + 1);
     if (rec->ordered) check_order(a, rec);
     if (rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED) follow_roster(a, rec);
+    const char *wrong = neb__audit_sums_add(&a->sums, rec, &a->now);
+    if (wrong) problem(a, "record %" PRIu64 " %s", rec->index, wrong);
     if (rec->type == NEB_RECORD_FINAL) a->out->ended = true;
     if (rec->type != NEB_RECORD_ROUND) return;
     a->out->rounds++;
@@ -354,13 +359,14 @@ static neb_status check_update(struct audit *a, const struct neb_record *rec, co
         if (status == NEB_ERR_CORRUPT) problem(a, "record %" PRIu64 ": an update is damaged", rec->index);
         return status == NEB_ERR_NOMEM ? status : NEB_OK;
     }
-    site->seen++;
+    const bool again = rec->type != NEB_RECORD_ROUND; /* the ROUND that ends the sum names it once more */
+    site->seen += !again;
     if (!fields_agree(rec, p, &h))
         problem(a, "record %" PRIu64 " says other things of %s's update than its header", rec->index,
                 site->name);
     if (!neb__update_header_genuine(&h, b.data + NEB_UPDATE_HEADER_SIZE, &a->out->genesis, &a->seal))
         problem(a, "record %" PRIu64 ": %s did not sign its update", rec->index, site->name);
-    status = add_statement(a, rec, p, &h, b.data);
+    if (!again) status = add_statement(a, rec, p, &h, b.data);
     neb__buf_free(&b);
     return status;
 }
@@ -459,8 +465,10 @@ static void one_guilty(void *arg, const char *file)
 static void replay(struct audit *a)
 {
     struct neb_replay r;
-    if (!a->complete || neb__run_replay(a->folder, *a->out->run ? a->out->run : NULL, 0, &r) != NEB_OK)
-        return;
+    if (!a->complete) return;
+    neb_status status = neb__run_replay_under(a->chain, a->folder, *a->out->run ? a->out->run : NULL, 0, &r);
+    if (status == NEB_ERR_CORRUPT) problem(a, "the log cannot be replayed: %s", neb_last_error());
+    if (status != NEB_OK) return;
     a->out->replayed = true;
     a->out->root = r.root;
 }
@@ -536,7 +544,7 @@ neb_status neb__run_audit(const char *folder, const char *roster, const char *ru
         a->seal = (struct neb_seal){.arg = a, .verify = verify, .by_operators = by_operators};
         status = open_run(a, roster, run);
         if (status == NEB_OK) status = check_log(a);
-        if (status == NEB_OK && !roster) replay(a);
+        if (status == NEB_OK) replay(a);
         close_run(a);
     }
     neb__free(a);

@@ -135,15 +135,12 @@ static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
     return status;
 }
 
-/* Codes d of the update's cells behind a header's room. */
+/* Codes d of the update's cells, or z in its place, behind a header's room. */
 static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const struct neb_update_header *h,
-                              struct neb_codec_stats *stats, struct neb_buf *out)
+                              const float *z, struct neb_codec_stats *stats, struct neb_buf *out)
 {
-    struct coding c = {.s = s, .exact = rung->exact};
+    struct coding c = {.s = s, .exact = rung->exact, .clipped = z};
     size_t n = neb__mirror_range(&s->mirror, h->c0, h->c1, &c.first);
-    float *z;
-    NEB_TRY(clip(s, c.first, n, &z));
-    c.clipped = z;
     struct neb_codec_hooks hooks = {.arg = &c, .next = s->mirror.work[0], .after = cell_coded};
     struct neb_codec_input in = {.z = z ? z : s->mirror.d + c.first, .n = n, .hooks = &hooks};
     neb__buf_clear(out);
@@ -153,29 +150,44 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
         out->len = neb__update_code_at(h);
         status = neb__codec_encode(rung, &in, NULL, stats, out);
     }
-    neb__free(z);
     return status;
 }
 
-/* Codes and packs d. *rung: as it was chosen; NULL: nothing is sent this time. */
+/* The last update is coded again, by a coarser rung, until it is short enough. */
+static neb_status code_until_short(neb_session *s, const struct neb_update_header *h, const float *z,
+                                   const struct neb_rung **rung, struct neb_codec_stats *stats,
+                                   struct neb_buf *out)
+{
+    const bool last = s->mirror.captures->now.last;
+    size_t gain, first, n = neb__mirror_range(&s->mirror, h->c0, h->c1, &first);
+    for (bool again = true; *rung && again;) {
+        *stats = (struct neb_codec_stats){0};
+        NEB_TRY(encode_with(s, *rung, h, z, stats, out));
+        NEB_TRY(neb__codec_squeeze(out, neb__update_code_at(h), neb__lines_slowest(&s->lines), &gain));
+        again = last && neb__end_exceeds(s, n, out->len);
+        if (again) *rung = neb__end_rung(s, *rung);
+    }
+    return NEB_OK;
+}
+
+/* Codes and packs d. *rung: as it was chosen; NULL: nothing is sent this time. The noise is drawn once: a rung that is chosen by the length
+ * of an earlier code tells of the noise in that one, too, and the update is charged for one. */
 static neb_status code(neb_session *s, const struct neb_update_header *h, const struct neb_rung **rung,
                        struct neb_codec_stats *stats, struct neb_buf *out)
 {
     const struct neb_action *capture = &s->mirror.captures->now;
-    size_t gain, first, n = neb__mirror_range(&s->mirror, h->c0, h->c1, &first);
+    size_t first, n = neb__mirror_range(&s->mirror, h->c0, h->c1, &first);
+    float *z;
     if (capture->last)
         *rung = neb__end_rung(s, NULL);
     else
         *rung =
             capture->exact ? s->exact : neb__session_choose(s, h->tau, s->paused || neb__fixed_pace_is_on(s));
-    for (bool again = true; *rung && again;) {
-        *stats = (struct neb_codec_stats){0};
-        NEB_TRY(encode_with(s, *rung, h, stats, out));
-        NEB_TRY(neb__codec_squeeze(out, neb__update_code_at(h), neb__lines_slowest(&s->lines), &gain));
-        again = capture->last && neb__end_exceeds(s, n, out->len);
-        if (again) *rung = neb__end_rung(s, *rung);
-    }
-    return NEB_OK;
+    if (!*rung) return NEB_OK;
+    NEB_TRY(clip(s, first, n, &z));
+    neb_status status = code_until_short(s, h, z, rung, stats, out);
+    neb__free(z);
+    return status;
 }
 
 /* At the end a site sends until nothing is left. The rule of influence may let only a part of an update in, so the number of

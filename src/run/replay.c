@@ -312,26 +312,32 @@ static neb_status replay_all(struct replay *r, uint64_t upto)
 }
 
 /* The rule is a fact of the roster's genesis. A folder without a roster is of a test, and has none. */
-static neb_status find_rule(const char *folder, const char *run, struct replay *out)
+static neb_status find_rule(const struct neb_chain *chain, const char *run, struct replay *out)
 {
-    struct neb_chain *chain;
+    if (!chain) return NEB_OK;
+    NEB_TRY(neb__influence_read(chain, &out->influence));
+    return neb__chain_run_genesis(chain, run ? run : "", &out->genesis);
+}
+
+neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, struct neb_replay *out)
+{
+    struct neb_chain *chain = NULL;
     neb_status status = neb__site_roster_load(folder, &chain);
-    if (status == NEB_ERR_NOTFOUND) return NEB_OK;
-    NEB_TRY(status);
-    status = neb__influence_read(chain, &out->influence);
-    if (status == NEB_OK) status = neb__chain_run_genesis(chain, run ? run : "", &out->genesis);
+    if (status == NEB_OK || status == NEB_ERR_NOTFOUND)
+        status = neb__run_replay_under(chain, folder, run, upto, out);
     neb__chain_free(chain);
     return status;
 }
 
-neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, struct neb_replay *out)
+neb_status neb__run_replay_under(const struct neb_chain *chain, const char *folder, const char *run,
+                                 uint64_t upto, struct neb_replay *out)
 {
     struct neb_replay result = {0};
     struct replay r = {.out = &result};
     char dir[PATH_MAX];
     NEB_TRY(neb__arith_self_test());
     NEB_TRY(neb__codec_self_test());
-    NEB_TRY(find_rule(folder, run, &r));
+    NEB_TRY(find_rule(chain, run, &r));
     neb__buf_init(&r.update, (size_t)1 << 31);
     NEB_TRY(neb__run_folder_find(folder, run, dir, sizeof dir));
     NEB_TRY(neb__disk_open_to_read(dir, &r.disk));

@@ -6,6 +6,8 @@
 #include "base/hash.h"
 #include "round/members.h"
 
+struct neb_chain;
+
 struct neb_replay {
     uint64_t records;              /* in the ledger */
     uint64_t rounds;               /* records that changed the outer state */
@@ -21,5 +23,8 @@ struct neb_replay {
  *   NEB_ERR_NOTFOUND  no genesis, or a record names an update that the run did not keep
  *   NEB_ERR_CORRUPT, NEB_ERR_BUSY, NEB_ERR_IO, NEB_ERR_NOMEM */
 neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, struct neb_replay *out);
+/* The same under this chain of rosters instead of the folder's; NULL: there is none. */
+neb_status neb__run_replay_under(const struct neb_chain *chain, const char *folder, const char *run,
+                                 uint64_t upto, struct neb_replay *out);
 
 #endif

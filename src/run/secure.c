@@ -200,19 +200,32 @@ static void say_keys(neb_session *s, const struct neb_sum_keys *k, uint16_t to)
     neb__buf_free(&b);
 }
 
-/* True: they are other keys than before. */
-static bool take_keys(struct neb_sum_attempt *a, const struct neb_sum_keys *k)
+enum { REST_S = 20 }; /* between two changes of a site's keys */
+enum taken { KEYS_REFUSED, KEYS_KNOWN, KEYS_NEW };
+
+/* A site that starts again within an attempt has other keys, and everybody deals anew. A member that has other keys all the time would have
+ * everybody deal and send without end, and the offers that the leader writes into OPEN would be gone before OPEN is there. */
+static bool may_change(struct neb_sum_attempt *a, unsigned site)
+{
+    const int64_t now = neb__now_ns();
+    if (a->rekeyed[site] && now - a->rekeyed[site] < REST_S * second) return false;
+    a->rekeyed[site] = now;
+    return true;
+}
+
+static enum taken take_keys(struct neb_sum_attempt *a, const struct neb_sum_keys *k)
 {
     uint8_t body[NEB_KEYS_BODY];
     struct neb_hash h;
+    const bool known = a->keys[k->site].attempt;
     neb__keys_put(k, body);
-    if (neb__hash(body, sizeof body, &h) != NEB_OK) return false;
-    bool same = a->keys[k->site].attempt && !memcmp(a->keys_id[k->site], h.b, NEB_KEYS_ID);
-    if (same) return false;
+    if (neb__hash(body, sizeof body, &h) != NEB_OK) return KEYS_REFUSED;
+    if (known && !memcmp(a->keys_id[k->site], h.b, NEB_KEYS_ID)) return KEYS_KNOWN;
+    if (known && !may_change(a, k->site)) return KEYS_REFUSED;
     a->keys[k->site] = *k;
     memcpy(a->keys_id[k->site], h.b, NEB_KEYS_ID);
     a->dealt &= ~neb__bit(k->site);
-    return true;
+    return KEYS_NEW;
 }
 
 static neb_status make_keys(neb_session *s, struct neb_sum_attempt *a, uint32_t weight)
@@ -265,7 +278,7 @@ static void take_offer(neb_session *s, struct neb_sum_attempt *a, const struct n
                        const uint8_t *bytes, size_t n)
 {
     struct neb_buf *list = a->offer[o->keys.site], older = list[1];
-    (void)take_keys(a, &o->keys);
+    if (take_keys(a, &o->keys) == KEYS_REFUSED) return; /* it is said again */
     if (!same_bytes(&list[0], bytes, n)) {
         list[1] = list[0];
         list[0] = older;
@@ -461,7 +474,8 @@ static void heard_keys(neb_session *s, uint16_t peer, const uint8_t *bytes, size
                                                  .offer = &nothing});
         return;
     }
-    if (now.open || says_out(&k) || !belongs(s, a, k.attempt, k.version) || !take_keys(a, &k)) return;
+    if (now.open || says_out(&k) || !belongs(s, a, k.attempt, k.version)) return;
+    if (take_keys(a, &k) != KEYS_NEW) return;
     if (a->keyed) say_keys(s, &a->keys[s->self], peer);
     deal_if_due(s, a);
 }

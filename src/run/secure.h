@@ -31,7 +31,8 @@ struct neb_sum_attempt {
     uint64_t revealed;     /* for this SURVIVORS record this site has revealed its shares … */
     uint64_t revealed_set; /* … which named these sites: own seeds of them, mask keys of the others */
     int threshold;         /* of the roster that its secrets are dealt to; 0: not keyed */
-    int64_t avoided[NEB_SITES_MAX];           /* ns: until then these sites get no shares (neb__sums_avoid) */
+    int64_t avoided[NEB_SITES_MAX]; /* ns: until then these sites get no shares (neb__sums_avoid) */
+    int64_t rekeyed[NEB_SITES_MAX]; /* ns: when other keys of it than before were taken last; 0: never */
     struct neb_reveal *reveal[NEB_SITES_MAX]; /* what the members have revealed for it; NULL: nothing yet */
     bool joined;
     uint8_t seed[NEB_SITES_MAX][NEB_SEED_SIZE];

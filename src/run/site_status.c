@@ -263,11 +263,12 @@ static void send_to(neb_session *s, struct audience to, uint32_t kind, const cha
     }
 }
 
-/* A loss tells of the samples of its steps, and no noise protects it. The number of steps without one tells, too. */
+/* A loss tells of the samples of its steps, and no noise protects it. The number of steps without one tells, too, and so does the length of
+ * work that was dropped. */
 static struct neb_site_status for_others(const neb_session *s, const struct neb_site_status *own)
 {
     struct neb_site_status told = *own;
-    if (s->privacy.rule.unit != NEB_PRIVACY_NONE) told.loss = 0, told.nonfinite = 0;
+    if (s->privacy.rule.unit != NEB_PRIVACY_NONE) told.loss = 0, told.nonfinite = 0, told.dropped = 0;
     return told;
 }
 
