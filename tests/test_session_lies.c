@@ -191,7 +191,8 @@ static void a_cell_without_a_proof_takes_no_place(void **state)
     neb__put32(b + 24, 0);
     pthread_mutex_lock(&s->busy);
     float *good = neb__calloc(2 * n, sizeof *good);
-    s->fetched[0] = (struct neb_fetched_cell){.version = 7, .index = 9, .theta = good, .m = good + n};
+    s->fetched[0] = (struct neb_fetched_cell){
+        .asked = neb__bit(2), .version = 7, .index = 9, .theta = good, .m = good + n};
     neb__session_cell(s, 2, b, size);
     assert_ptr_equal(s->fetched[0].theta, good);
     assert_true(good[5] == 0 && good[n + 5] == 0);

@@ -152,12 +152,7 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_ROOT: do_root(s, a); break;
     case NEB_ACT_DISCARD: do_discard(s, a); break;
     case NEB_ACT_SETTLE: do_settle(s, a); break;
-    case NEB_ACT_FETCH_CELL: {
-        uint8_t cell[4];
-        neb__put32(cell, a->cell);
-        neb__session_send(s, a->site, NEB_CONTROL, NEB_MSG_GET_CELL, cell, sizeof cell);
-        break;
-    }
+    case NEB_ACT_FETCH_CELL: neb__session_ask_cell(s, a->site, a->cell); break;
     case NEB_ACT_INSTALL: neb__session_install(s, a); break;
     case NEB_ACT_PAUSE: set_paused(s, true, false); break;
     case NEB_ACT_RESUME: set_paused(s, false, false); break;

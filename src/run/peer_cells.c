@@ -77,6 +77,23 @@ void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
     if (status == NEB_ERR_LIMIT) neb__session_refused(s, peer, NEB_QUOTA_CELLS, 1);
 }
 
+void neb__session_ask_cell(neb_session *s, uint16_t peer, uint32_t cell)
+{
+    uint8_t b[4];
+    s->fetched[cell].asked |= neb__bit(peer);
+    neb__put32(b, cell);
+    neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_GET_CELL, b, sizeof b);
+}
+
+/* A cell that nobody asked for would take memory, and the place of one whose root becomes trusted in a moment. */
+static bool was_asked(neb_session *s, uint16_t peer, uint32_t cell)
+{
+    struct neb_fetched_cell *f = &s->fetched[cell];
+    bool asked = peer < NEB_SITES_MAX && (f->asked & neb__bit(peer));
+    if (asked) f->asked &= ~neb__bit(peer);
+    return asked;
+}
+
 void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t size)
 {
     struct neb_reader r = {bytes, size, false};
@@ -87,6 +104,10 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
     if (r.bad || cell >= s->mirror.outer->cells || values != cell_at(s, cell, &first) ||
         steps > NEB_PROOF_MAX || r.left != 8 * (size_t)values + more_size(s) + steps * NEB_HASH_SIZE) {
         neb__warn("ignoring a malformed cell from site %u", peer);
+        return;
+    }
+    if (!was_asked(s, peer, cell)) {
+        neb__debug("ignoring a cell that site %u was not asked for", peer);
         return;
     }
     /* A cell without a proof must not take the place of one that has it: the core hears of the kept cell. */
@@ -104,8 +125,12 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
     }
     struct neb_fetched_cell *f = &s->fetched[cell];
     neb__free(f->theta);
-    *f = (struct neb_fetched_cell){
-        .version = version, .index = index, .theta = theta, .m = theta + values, .norms = norms};
+    *f = (struct neb_fetched_cell){.asked = f->asked,
+                                   .version = version,
+                                   .index = index,
+                                   .theta = theta,
+                                   .m = theta + values,
+                                   .norms = norms};
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_CELL,
                                              .site = peer,
                                              .cell = cell,
