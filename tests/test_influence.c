@@ -129,6 +129,21 @@ static void long_updates_are_made_shorter(void **state)
     assert_true(scale[0] == 1);
 }
 
+/* Sites measure cells in pairs, a replay measures them one by one: a bit's difference would be two histories. */
+static void two_lengths_at_a_time_are_those_of_one(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    static const size_t size[][2] = {{N, N}, {N, 7}, {0, N}, {N, 0}, {1, 2}};
+    float a[N], b[N];
+    double sum[2];
+    for (int i = 0; i < N; i++) a[i] = 1e-3f * (float)(i % 97) - 0.05f, b[i] = 1e4f / (float)(1 + i % 89);
+    for (size_t k = 0; k < sizeof size / sizeof *size; k++) {
+        neb__norms_squares(a, size[k][0], b, size[k][1], sum);
+        assert_true(sum[0] == neb__norms_square(a, size[k][0]) && sum[1] == neb__norms_square(b, size[k][1]));
+    }
+}
+
 /* Gives a bit for each update that is left out. */
 static unsigned outliers(const char *text, uint32_t sites, uint32_t n, const double *norm)
 {
@@ -374,6 +389,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(weights_and_tokens_are_compared_with_the_others),
         cmocka_unit_test(a_robust_rule_counts_no_more_tokens_than_the_middle_site),
         cmocka_unit_test(long_updates_are_made_shorter),
+        cmocka_unit_test(two_lengths_at_a_time_are_those_of_one),
         cmocka_unit_test(a_robust_rule_leaves_out_what_is_far_too_long),
         cmocka_unit_test(lengths_are_under_the_hash_of_a_cell),
         cmocka_unit_test(one_site_moves_no_coordinate_alone),

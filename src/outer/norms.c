@@ -94,17 +94,40 @@ void neb__norms_add(struct neb_norms *norms, const struct neb_norm_step *step, c
     neb__arith_leave(saved);
 }
 
-double neb__norms_square(const float *z, size_t n)
+/* sum and the squares of the values from i on, one after the other. */
+static double add_squares(const float *z, size_t i, size_t n, double sum)
 {
-    double sum = 0;
-    uint32_t saved;
-    neb__arith_enter(&saved);
-    for (size_t i = 0; i < n; i++) {
+    for (; i < n; i++) {
         double v = (double)z[i], square = v * v;
         sum = sum + square;
     }
+    return sum;
+}
+
+double neb__norms_square(const float *z, size_t n)
+{
+    uint32_t saved;
+    neb__arith_enter(&saved);
+    double sum = add_squares(z, 0, n, 0);
     neb__arith_leave(saved);
     return sum;
+}
+
+/* Each addition waits for the one before it, since their order is fixed. Those of two sums do not wait for each other. */
+void neb__norms_squares(const float *a, size_t na, const float *b, size_t nb, double sum[2])
+{
+    const size_t both = na < nb ? na : nb;
+    double one = 0, other = 0;
+    uint32_t saved;
+    neb__arith_enter(&saved);
+    for (size_t i = 0; i < both; i++) {
+        double v = (double)a[i], w = (double)b[i], v2 = v * v, w2 = w * w;
+        one = one + v2;
+        other = other + w2;
+    }
+    sum[0] = add_squares(a, both, na, one);
+    sum[1] = add_squares(b, both, nb, other);
+    neb__arith_leave(saved);
 }
 
 void neb__norms_shorten(float *z, size_t n, float scale)

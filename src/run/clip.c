@@ -20,13 +20,16 @@ double neb__session_norm(neb_session *s, const struct neb_update_header *h, cons
                         &view) != NEB_OK)
         return INFINITY;
     double sum = 0;
-    for (uint32_t c = h->c0; c < h->c1; c++) {
-        n = neb__outer_cell(s->mirror.outer, c, &first);
-        if (neb__codec_cell(&view, c - h->c0, s->mirror.work[1]) != NEB_OK) {
-            sum = INFINITY;
-            break;
+    for (uint32_t c = h->c0; c < h->c1 && isfinite(sum); c += 2) {
+        size_t values[2] = {0};
+        double square[2];
+        bool ok = true;
+        for (uint32_t k = 0; k < 2 && c + k < h->c1; k++) {
+            values[k] = neb__outer_cell(s->mirror.outer, c + k, &first);
+            ok = ok && neb__codec_cell(&view, c + k - h->c0, s->mirror.work[k]) == NEB_OK;
         }
-        sum += neb__norms_square(s->mirror.work[1], n);
+        if (ok) neb__norms_squares(s->mirror.work[0], values[0], s->mirror.work[1], values[1], square);
+        sum = ok ? sum + square[0] + square[1] : INFINITY;
     }
     neb__codec_close(&view);
     return sqrt(sum);

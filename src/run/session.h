@@ -261,7 +261,7 @@ void neb__session_hear_loss(neb_session *s, double loss);
 
 /* clip.c */
 /* The norm of the values that an update decodes to; infinite if it does not decode, or not to finite values.
- * bytes: header and code. Uses work[1]. */
+ * bytes: header and code. Uses work[0] and work[1]. */
 double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *bytes);
 /* Makes z (n values) shorter if it exceeds the run's bound; true: it did. */
 bool neb__session_clip(const struct neb_action *capture, float *z, size_t n);
