@@ -36,6 +36,7 @@ struct neb_bench {
     X(round)           \
     X(streams)         \
     X(text)            \
+    X(unequal_sites)   \
     X(wan)
 /* clang-format on */
 

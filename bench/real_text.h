@@ -7,12 +7,12 @@
 
 struct neb_real_text {
     const char *name, *data, *out, *device, *optimizer; /* NULL: adamw */
-    int vocab, lines, hidden, layers;
+    int vocab, lines, hidden, layers, languages;        /* languages: at most 6; 0: 3 */
     int64_t steps, tokens, max_len, threads;
     double lr, beta2;
 };
 
-/* Splits DATA/mono/eltec.{en,de,fr}.txt (a paragraph a line; the last 3 % are held out), writes OUT/job.yaml,
+/* Splits DATA/mono/eltec.{en,de,fr,es,cs,ru}.txt, as many as there are languages (a paragraph a line; the last 3 % are held out), writes OUT/job.yaml,
  * reads it and prepares its data. Job and data are owed a free. Returns any status of files, jobs and
  * tokenizers. */
 neb_status neb__real_text_open(const struct neb_real_text *t, struct neb_job *job, struct neb_data *data);

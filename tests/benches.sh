@@ -53,6 +53,18 @@ for name in loss.worse loss.worse.adamw; do holds "$dir/muon.1" $name -20 20; do
 holds "$dir/muon.1" sync.lr 0.001 0.002
 holds "$dir/muon.1" stat2.h4.fewer 60 110
 
+# Three sites with a language each; the first has a tenth of the speed of the second.
+"$nebula" bench unequal-sites --data "$dir/data" --out "$dir/us" --vocab 400 --hidden 32 --steps 30 --interval 10 --tokens 128 --seeds 1 \
+    --speeds "1 10 5" --batches "2 1 1" --json > "$dir/us.1" 2> "$dir/err" || { cat "$dir/err"; fail "bench unequal-sites failed"; }
+for arm in one wait all alone pace work; do holds "$dir/us.1" $arm.loss 3 6.3; done
+holds "$dir/us.1" speed.ratio 10 10
+# the slowest site makes 3 of 30 steps, and where all wait for it, so do the others
+tokens() { sed -n "s/.*: $1: .*tokens \\(.*\\)/\\1/p" "$dir/err"; }
+awk -v w="$(tokens wait)" -v a="$(tokens work)" 'BEGIN { split(w, x, " "); split(a, y, " ")
+    exit !(x[1] > 0 && x[1] == y[1] && y[2] > 7 * x[1] / 2 && x[2] < y[2]) }' || fail "unequal-sites: tokens $(tokens wait), $(tokens work)"
+if "$nebula" bench unequal-sites --data "$dir/data" --speeds "1 0" > "$dir/refused" 2>&1; then fail "a site without speed"; fi
+grep -q "numbers above 0" "$dir/refused" || fail "unequal-sites: $(cat "$dir/refused")"
+
 "$nebula" bench codec-training --data "$dir/data" --out "$dir/ct" --steps 4 --warmup 2 --h 2 --tokens 128 --seeds 1 --json \
     > "$dir/ct.1" 2> "$dir/err" || { cat "$dir/err"; fail "bench codec-training failed"; }
 for code in int8 int4 sparse2; do holds "$dir/ct.1" "$code.worse" -0.5 0.5; done

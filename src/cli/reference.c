@@ -93,7 +93,8 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"TMPDIR", "where that folder is made; `/tmp` if it is not set"},
     {"NEBULA_TEST_FLIP",
      "for tests, RANK:STEP:FILE: that rank's parameters are changed once after that step"},
-    {"NEBULA_DATA", "`bench codec-training` and `bench replica-quality`: folder with real text"},
+    {"NEBULA_DATA",
+     "`bench codec-training`, `bench replica-quality` and `bench unequal-sites`: folder with real text"},
     {"NEBULA_I_LIBRARY", "Python: the `libnebula-i.so` to load instead of the package's own"},
     {"NEBULA_JOB, NEBULA_SITE, NEBULA_SETTINGS", "of a script that is one site: the job file, the site's "
                                                  "name, and settings `section.key=value` of that site, "

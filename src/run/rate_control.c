@@ -91,14 +91,15 @@ static bool over_the_hour(const neb_session *s, const struct neb_rate_decision *
     return limit > 0 && sent + bytes > limit * (neb__seconds_since(s->started) + burst_s);
 }
 
-/* The lock is held. */
-static void publish(neb_session *s, const struct neb_rate_decision *d, const char *rung)
+/* The lock is held. steps: of this site to its next update. */
+static void publish(neb_session *s, const struct neb_rate_decision *d, const char *rung, int64_t steps)
 {
     struct neb_session_status *st = &s->status;
-    bool news = strcmp(st->rung, rung) || st->interval != d->h || d->kind != s->control->decision.kind;
+    bool news =
+        strcmp(st->rung, rung) || s->control->decision.h != d->h || d->kind != s->control->decision.kind;
     snprintf(st->rung, sizeof st->rung, "%s", rung);
     snprintf(st->reason, sizeof st->reason, "%.199s", d->reason);
-    st->interval = d->h;
+    st->interval = steps;
     st->ceiling = isfinite(d->ceiling) ? d->ceiling : -1;
     st->update_bytes = d->kind == NEB_RATE_SEND ? d->bytes : 0;
     st->decisions++;
@@ -123,9 +124,11 @@ const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool mu
     struct neb_rate_input in = {0};
     bool propose = false;
     struct neb_rate *rate = s->control->rate;
+    const double tempo = neb__session_tempo(s), usual = tempo * (double)s->config.interval;
     in.share = s->control->budget / 1000.0;
     in.overhead = s->control->encode_took + s->control->apply_took;
     double sent = neb__lines_report(&s->lines, rate, &in);
+    in.step *= tempo; /* the controller counts in steps of the fastest site */
     neb__rate_decide(rate, &in, &d);
     if (d.kind == NEB_RATE_CLASS) {
         neb__info("%s", d.reason);
@@ -139,15 +142,16 @@ const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool mu
                  "sending nothing for now: the bytes of this hour (wan.max_bytes_per_hour) are used up");
     } else if (d.kind != NEB_RATE_SEND && must)
         send_anyway(s, &d, "because this site waits for the others");
-    else if (d.kind != NEB_RATE_SEND && tau >= 4 * (uint64_t)s->config.interval)
+    else if (d.kind != NEB_RATE_SEND && (double)tau >= 4 * usual)
         send_anyway(s, &d, "because the work of four intervals waits");
     if (s->fixed) d.h = (int)s->config.interval;
+    const int64_t steps = (int64_t)fmax(1, round(tempo * d.h));
     const struct neb_rung *rung = d.kind == NEB_RATE_SEND ? neb__rung_by_id((uint8_t)d.rung->id) : NULL;
     pthread_mutex_lock(&s->lock);
     propose = propose && s->status.leader;
-    publish(s, &d, rung ? rung->name : "hold");
+    publish(s, &d, rung ? rung->name : "hold", steps);
     pthread_mutex_unlock(&s->lock);
-    neb__round_set_interval(s->core, (uint32_t)d.h);
+    neb__round_set_interval(s->core, (uint32_t)steps);
     if (propose) neb__session_want_class(s, d.cls);
     return rung;
 }

@@ -31,6 +31,7 @@
 #include "run/quota.h"
 #include "run/updates.h"
 #include "run/waiting.h"
+#include "run/tempo.h"
 #include "round/routes.h"
 #include "store/ledger.h"
 
@@ -105,6 +106,7 @@ struct neb_session {
     struct neb_end *end;                /* end.h */
     struct neb_session_privacy privacy; /* privacy.h */
     struct neb_applying *applying;      /* apply.c */
+    struct neb_tempo tempo;             /* tempo.h */
     struct neb_sums *sums;              /* secure.h; NULL: updates are not masked */
     struct neb_fetched_cell *fetched;   /* peer_cells.h */
     struct neb_agreement agreement;     /* agreement.h */
@@ -124,6 +126,7 @@ struct neb_session {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool paused, ended, halted, ending;
+    int64_t run_steps;   /* of the furthest site, by the log */
     neb_status mismatch; /* a peer trains another model */
     bool stopped;        /* its threads are joined, its links closed (session.c) */
     bool finished;       /* this site makes no more steps (finish.c) */
@@ -246,6 +249,14 @@ void neb__session_orders(neb_session *s);
 
 /* rate_control.c */
 neb_status neb__session_rate_open(neb_session *s);
+/* tempo.c: the records up to this one are counted; this site's steps beside those of the fastest, at most 1; and, from any
+ * thread, the steps of the furthest site (0: not known, or of no account in a run of fixed pace). */
+void neb__session_tempo_follow(neb_session *s, uint64_t record);
+double neb__session_tempo(neb_session *s);
+void neb__session_tempo_hear(neb_session *s,
+                             const struct neb_update_header *h); /* an update of another site came */
+int64_t neb__session_run_steps(neb_session *s);
+
 void neb__session_rate_close(neb_session *s);
 /* Before an update is coded: the rung, or NULL: nothing is sent this time. */
 const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool must);

@@ -24,6 +24,15 @@ void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now)
     neb__meter_sample(&t->meter, &p, state, now);
 }
 
+/* Where this site is in the steps of the job: where the furthest site is. By its own steps a slow site would be in the middle of the
+ * learning rate's schedule when the others are at its end. Steps that cost privacy, or repeat exactly, are its own. */
+static int64_t place(const struct neb_trainer *t)
+{
+    neb_session *rounds = neb__trainer_costs(t) ? NULL : neb__trainer_rounds(t);
+    const int64_t own = t->progress.step, run = rounds ? neb__session_run_steps(rounds) : 0;
+    return run > own ? run : own;
+}
+
 /* ---- a step -------------------------------------------------------------------------------------------- */
 
 /* The step had nothing to predict and was skipped. Its loss and norm are 0 and mean nothing. */
@@ -100,8 +109,8 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
     double recovered = neb__gate_recovered(t->gate);
-    float lr = neb_schedule_lr_within(&t->schedule, t->progress.step, t->progress.seconds,
-                                      60 * t->job->train.minutes);
+    float lr =
+        neb_schedule_lr_within(&t->schedule, place(t), t->progress.seconds, 60 * t->job->train.minutes);
     struct neb_work_step step = {0};
     neb_status status = neb__ranks_step(t, lr, &step);
     if (status == NEB_ERR_NOMEM) return too_large(t);
@@ -115,6 +124,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
     t->progress.step++;
     t->progress.tokens += step.tokens;
     t->progress.seconds += neb__seconds_since(start) - (neb__gate_recovered(t->gate) - recovered);
+    if (t->progress.step == t->began.step + WARM_STEPS) t->warm = t->progress;
     if (step.empty && !t->empty++)
         neb__warn("step %" PRId64 " changes nothing, because no token of its text was masked; a larger "
                   "train.tokens makes this rare",
@@ -124,7 +134,6 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
     measure(t, &step, (double)lr);
     /* the tokens say how much this site's update weighs */
     if (neb__trainer_rounds(t)) NEB_TRY(neb__trainer_meet(t, step.empty ? 0 : step.tokens, ended));
-    if (t->progress.step == t->began.step + WARM_STEPS) t->warm = t->progress;
     neb__trainer_sample(t, "training", false);
     return NEB_OK;
 }
@@ -222,7 +231,7 @@ static bool finished(const struct neb_trainer *t)
     const struct neb_job_train *c = &t->job->train;
     bool sends = t->split && t->split->produces && !t->job->wan.recorded;
     bool late = c->minutes > 0 && t->progress.seconds >= 60 * c->minutes;
-    return t->progress.step >= c->steps || (late && !sends) || t->spent;
+    return place(t) >= c->steps || (late && !sends) || t->spent;
 }
 
 static bool has_fixed_pace(const struct neb_trainer *t)
