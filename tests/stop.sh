@@ -76,4 +76,16 @@ waits gone.log "step 40/"
 kill -HUP $one
 wait $one && fail "a run that lost its terminal reported success"
 grep -q "stopped at step" gone.log || fail "SIGHUP left no checkpoint"
+# A scheduler's notice: the signals of batch systems, and one that comes several times at once.
+n=0
+for signals in "USR2" "XCPU" "TERM TERM TERM" "HUP TERM USR1"; do
+    n=$((n + 1))
+    "$nebula" train one.yaml out=notice$n train.steps=1000000 train.log_every=20 > notice$n.log 2>&1 & one=$!
+    waits notice$n.log "step 40/"
+    for signal in $signals; do kill -$signal $one 2> /dev/null || true; done
+    status=0
+    wait $one || status=$?
+    [ $status -gt 128 ] || fail "$signals: a run that was stopped reported success"
+    grep -q "stopped at step" notice$n.log || fail "$signals left no checkpoint"
+done
 echo "stop: ok"

@@ -286,8 +286,8 @@ neb_status neb__launch_start(struct neb_launch *l)
     sigset_t all;
     pid_t pid;
     sigemptyset(&all);
-    static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-    for (int i = 0; i < 4; i++) sigaddset(&all, list[i]);
+    static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) sigaddset(&all, list[i]);
     posix_spawnattr_init(&a);
     posix_spawnattr_setflags(&a, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setsigdefault(&a, &all);

@@ -1,7 +1,9 @@
 /* train.c: a training from its job to its end: opening, signals, closing.
  *
  * A signal only sets a flag, which the loop reads between steps. A second signal has its default action and
- * ends the process. Nothing is lost by that, because the last checkpoint on disk is whole. */
+ * ends the process. Nothing is lost by that, because the last checkpoint on disk is whole. Batch systems and clouds often give
+ * notice of a pre-emption several times over: a scheduler signals the step and its processes, a terminal hangs up. What
+ * comes within a few seconds is the same notice, unless somebody types it. */
 #include "train/train.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -18,13 +20,15 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- signals ------------------------------------------------------------------------------------------- */
 
-enum { RANK_LOSSES = 3 };
+enum { RANK_LOSSES = 3, NOTICE_S = 4 };
 
 static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
+static volatile sig_atomic_t asked_at;      /* s */
 
 /* The launcher takes any other signal of a rank for a lost rank, and reports its own instead. */
 int neb__train_signal(void)
@@ -39,17 +43,26 @@ void neb__train_ask(void)
 
 static void on_signal(int number)
 {
-    asked_to_stop = number;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!asked_to_stop) {
+        asked_to_stop = number;
+        asked_at = (sig_atomic_t)now.tv_sec;
+        return;
+    }
+    if (number != SIGINT && now.tv_sec - asked_at < NOTICE_S) return;
     signal(number, SIG_DFL);
+    raise(number); /* when this handler has returned */
 }
 
 /* A signal that is ignored (nohup, a shell's background job) stays ignored. */
 static void catch_signals(void)
 {
-    static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1}; /* SIGUSR1: by way of mpirun */
+    /* SIGUSR1: also by way of mpirun; SIGUSR2, SIGXCPU: batch systems, before a job's time is over */
+    static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
     struct sigaction now;
     asked_to_stop = 0;
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!sigaction(list[i], NULL, &now) && now.sa_handler != SIG_IGN) signal(list[i], on_signal);
 }
 
