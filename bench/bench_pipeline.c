@@ -4,7 +4,12 @@
  * how busy the machine is, as long as it can keep that pace. The pace is half of the tokens a second that the line carries
  * with 8 bits. The same job then runs over a line of 1 Gbit/s without delay, and the two take turns.
  *
- *     efficiency.LINE         tokens/s over the line, as a share of those without it
+ * A machine that is too slow or too busy for that pace gets --slower K: the pace and the rate of the line are divided by K and the
+ * round trip is multiplied by it. All that a share depends on stays (a message and a round trip take as many turns, and the line
+ * holds as many bytes), while each turn has K times as long. `pace.kept` says whether the machine kept the pace.
+ *
+ *     efficiency.LINE         tokens/s over the line, as a share of those without it, both behind the first step
+ *     pace.kept               tokens/s without the line over those of stages that keep their pace
  *     bytes.ahead, .back      what crossed, over what the sizes of the messages say
  *     share.WIDTH.LINE        (--arm table) the same share for three widths and six lines, at one pace for all
  *     formula.WIDTH.LINE      what docs/pipeline.md predicts for it
@@ -34,6 +39,7 @@ enum { TURNS_MAX = 9, WORDS = 3000, LINES = 4000, ROWS = 512, STAGES = 2 };
 struct options {
     char *arm, *text, *wan, *widths, *lines, *dir, *mode;
     int64_t turns, steps, micro, seeds, loss_steps, port;
+    double slower;
 };
 
 static const struct neb_opt table[] = {
@@ -46,6 +52,10 @@ static const struct neb_opt table[] = {
             "10mbit,10ms 10mbit,100ms 100mbit,10ms 100mbit,100ms 1000mbit,10ms 1000mbit,100ms", NULL,
             "of the table"),
     NEB_OPT(struct options, turns, NEB_OPT_INT, "2", NULL, "of each arm", NEB_OPT_RANGE(1, TURNS_MAX)),
+    NEB_OPT(struct options, slower, NEB_OPT_REAL, "1", NULL,
+            "stages and lines are so many times slower, and round trips longer: the same shares on a busy "
+            "machine",
+            NEB_OPT_RANGE(1, 1000)),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "5", "steps", "of an arm of the speed",
             NEB_OPT_RANGE(2, 1e6)),
     NEB_OPT(struct options, micro, NEB_OPT_INT, "32", NULL, "micro-batches of such a step",
@@ -163,26 +173,55 @@ struct arm {
     double rate, ahead, back; /* tokens/s; megabytes sent */
 };
 
-static bool speed_arm(const struct options *o, const char *wan, int64_t width, double pace, struct arm *out)
-{
-    char hidden[40], speed[40], port[16];
-    snprintf(hidden, sizeof hidden, "model.hidden=%" PRId64, width);
-    snprintf(speed, sizeof speed, "train.speed=%.0f", pace);
-    snprintf(port, sizeof port, "%" PRId64, o->port);
-    (void)!system("rm -rf run");
-    const char *words[] = {"nebula-i", "lab", "speed.yaml", "--wan", wan,   "--mode",     o->mode,
-                           "--port",   port,  "out=run",    hidden,  speed, "wan.bits=8", NULL};
-    if (!run(words)) return false;
-    *out = (struct arm){from_log("a", " tokens/s,"), from_log("a", " MB ahead"), from_log("b", " MB back")};
-    return out->rate > 0;
-}
-
 /* Of a line such as 100mbit,50ms. */
 static void parse(const char *wan, double *bits, double *seconds)
 {
     const char *comma = strchr(wan, ',');
     *bits = 1e6 * atof(wan);
     *seconds = comma ? 1e-3 * atof(comma + 1) : 0;
+}
+
+struct span {
+    int64_t steps;
+    double first, last; /* ends of the first and the last step, unix seconds */
+};
+
+static int take_span(void *arg, int64_t step, double time, double value)
+{
+    struct span *s = arg;
+    (void)step, (void)value;
+    if (!s->steps++) s->first = time;
+    s->last = time;
+    return 1;
+}
+
+/* Tokens a second behind the first step, in which stages start and plan. */
+static double steady_rate(const struct options *o)
+{
+    struct span s = {0};
+    struct neb_metrics *m;
+    if (neb__metrics_read("run/a", &m) != NEB_OK) return NAN;
+    (void)neb__metrics_each(m, "loss", take_span, &s);
+    neb__metrics_close(m);
+    if (s.steps != o->steps || !(s.last > s.first)) return NAN;
+    return from_log("a", " tokens in") * (double)(s.steps - 1) / (double)s.steps / (s.last - s.first);
+}
+
+static bool speed_arm(const struct options *o, const char *wan, int64_t width, double pace, struct arm *out)
+{
+    char hidden[40], speed[40], port[16], line[64];
+    double bits, rtt;
+    parse(wan, &bits, &rtt);
+    snprintf(line, sizeof line, "%.6gmbit,%.6gms", 1e-6 * bits / o->slower, 1e3 * rtt * o->slower);
+    snprintf(hidden, sizeof hidden, "model.hidden=%" PRId64, width);
+    snprintf(speed, sizeof speed, "train.speed=%.6g", pace / o->slower);
+    snprintf(port, sizeof port, "%" PRId64, o->port);
+    (void)!system("rm -rf run");
+    const char *words[] = {"nebula-i", "lab", "speed.yaml", "--wan", line,  "--mode",     o->mode,
+                           "--port",   port,  "out=run",    hidden,  speed, "wan.bits=8", NULL};
+    if (!run(words)) return false;
+    *out = (struct arm){o->slower * steady_rate(o), from_log("a", " MB ahead"), from_log("b", " MB back")};
+    return out->rate > 0;
 }
 
 static double line_tokens(const char *wan, int64_t width)
@@ -204,9 +243,9 @@ static double formula(const struct options *o, const char *wan, int64_t width, d
 
 /* The median share of turns in which both arms ran. */
 static bool share_of(const struct options *o, const char *wan, int64_t width, double pace, double *share,
-                     struct arm *last)
+                     double *kept, struct arm *last)
 {
-    double all[TURNS_MAX];
+    double all[TURNS_MAX], paces[TURNS_MAX], m = (double)o->micro;
     struct arm with = {0}, without = {0};
     for (int64_t i = 0; i < o->turns; i++) {
         for (int64_t k = 0; k < 2; k++)
@@ -214,8 +253,10 @@ static bool share_of(const struct options *o, const char *wan, int64_t width, do
                             : !speed_arm(o, wan, width, pace, &with))
                 return false;
         all[i] = with.rate / without.rate;
+        paces[i] = without.rate / (pace * m / (m + STAGES - 1));
     }
     *share = neb__figures_median(all, (int)o->turns);
+    *kept = neb__figures_median(paces, (int)o->turns);
     *last = with;
     return true;
 }
@@ -244,11 +285,12 @@ static bool measure_speed(struct neb_figures *f, const struct options *o)
 {
     char name[128];
     int64_t width = width_at(o, 1);
-    double pace = 0.5 * line_tokens(o->wan, width), share;
+    double pace = 0.5 * line_tokens(o->wan, width), share, kept;
     struct arm a;
-    if (!share_of(o, o->wan, width, pace, &share, &a)) return false;
+    if (!share_of(o, o->wan, width, pace, &share, &kept, &a)) return false;
     name_line("efficiency", 0, o->wan, name, sizeof name);
     neb__figures_add(f, name, share, "of the speed without a line", NEB_AT_LEAST, 0.9);
+    neb__figures_add(f, "pace.kept", kept, "of the pace, without the line", NEB_REPORT, 0);
     neb__figures_add(f, "formula", formula(o, o->wan, width, pace), "predicted", NEB_REPORT, 0);
     neb__figures_add(f, "rate", a.rate, "tokens/s", NEB_REPORT, 0);
     neb__figures_add(f, "pace", pace, "tokens/s of a stage alone", NEB_REPORT, 0);
@@ -270,11 +312,13 @@ static bool measure_table(struct neb_figures *f, const struct options *o)
         snprintf(lines, sizeof lines, "%s", o->lines);
         for (char *wan = strtok_r(lines, " ", &rest); wan; wan = strtok_r(NULL, " ", &rest)) {
             char name[128];
-            double share;
+            double share, kept;
             struct arm a;
-            if (!share_of(o, wan, width_at(o, w), pace, &share, &a)) return false;
+            if (!share_of(o, wan, width_at(o, w), pace, &share, &kept, &a)) return false;
             name_line("share", width_at(o, w), wan, name, sizeof name);
             neb__figures_add(f, name, share, "of the speed without a line", NEB_REPORT, 0);
+            name_line("kept", width_at(o, w), wan, name, sizeof name);
+            neb__figures_add(f, name, kept, "of the pace, without the line", NEB_REPORT, 0);
             name_line("formula", width_at(o, w), wan, name, sizeof name);
             neb__figures_add(f, name, formula(o, wan, width_at(o, w), pace), "predicted", NEB_REPORT, 0);
         }

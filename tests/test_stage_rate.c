@@ -82,6 +82,22 @@ static void limits(void **state)
     assert_true(r.bits == 8 && r.depth == 5);
 }
 
+/* What a slot takes is not known before a step: with limited memory one is the start, and the room that a step has shown is used. */
+static void limited_memory_begins_with_one(void **state)
+{
+    (void)state;
+    struct neb_stage_rate r;
+    struct neb_stage_rate_config c = {.behind = 1, .micro = 16, .careful = true};
+    neb__stage_rate_init(&r, &c);
+    assert_int_equal(r.depth, 1);
+    struct neb_stage_rate_sample in = {.turn = 0.01, .rtt = 0.05, .line = 1e9, .bytes = 1e5, .room = 3};
+    assert_true(neb__stage_rate_step(&r, &in));
+    assert_int_equal(r.depth, 3);
+    c.depth = 6; /* by hand */
+    neb__stage_rate_init(&r, &c);
+    assert_int_equal(r.depth, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -89,6 +105,7 @@ int main(void)
         cmocka_unit_test(a_thin_line_gets_four_bits),
         cmocka_unit_test(a_job_may_fix_both),
         cmocka_unit_test(limits),
+        cmocka_unit_test(limited_memory_begins_with_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,8 @@ void neb__stage_control_begin(struct neb_stage_site *s)
     struct neb_stage_rate_config c = {.bits = (int)s->job->wan.bits,
                                       .depth = (int)s->job->wan.depth,
                                       .behind = s->stages - 1 - s->stage + s->place.ring,
-                                      .micro = (int)s->job->train.micro};
+                                      .micro = (int)s->job->train.micro,
+                                      .careful = s->job->train.memory > 0};
     neb__stage_rate_init(&s->rate, &c);
     s->bits = s->rate.bits;
     snprintf(s->readings.rung, sizeof s->readings.rung, "int%d", s->bits);

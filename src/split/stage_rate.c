@@ -34,7 +34,7 @@ void neb__stage_rate_init(struct neb_stage_rate *r, const struct neb_stage_rate_
 {
     *r = (struct neb_stage_rate){.config = *c, .bits = c->bits ? c->bits : 8};
     r->depth = c->depth ? c->depth : clamped(c->behind + 2, 1, c->micro);
-    if (!c->behind) r->depth = 1;
+    if (!c->behind || (c->careful && !c->depth)) r->depth = 1;
 }
 
 static int wanted_bits(const struct neb_stage_rate *r, double turn, double line, double bytes)

@@ -11,6 +11,8 @@ struct neb_stage_rate_config {
     int bits, depth; /* chosen by hand; 0: follow the line */
     int behind;      /* stages behind this one */
     int micro;       /* micro-batches of a step */
+    bool
+        careful; /* memory is limited, and what a slot takes is not known before the first step: begin with one */
 };
 
 /* Measured since the last decision. A value that is not known is 0. */
