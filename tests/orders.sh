@@ -65,7 +65,7 @@ listed && fail "b's key is still valid at c"
 now=$(field a record)
 reaches c record $((now + 3)) 240 || fail "a and c commit no rounds without b"
 told() { LINES=60 COLUMNS=200 "$nebula" watch "$1" --text | grep -q "$2"; }
-for i in $(seq 100); do told out-c "evicted: the operator removed b" && break; sleep 0.1; done
+for i in $(seq 1200); do told out-c "evicted: the operator removed b" && break; sleep 0.1; done
 told out-c "evicted: the operator removed b" || fail "the timeline of c does not tell that b was evicted"
 told out-a "admitted: c is a member" || fail "the timeline of a does not tell that c was admitted"
 order c end || fail "the order end"

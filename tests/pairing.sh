@@ -7,7 +7,7 @@ dir=$(mktemp -d)
 trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.out *.err; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
-until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 600 ] || fail "waited in vain for: $1"; sleep 0.1; done; }
+until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 12000 ] || fail "waited in vain for: $1"; sleep 0.1; done; }
 unset https_proxy HTTPS_PROXY all_proxy ALL_PROXY no_proxy NO_PROXY
 
 "$nebula" relay --listen 127.0.0.1:0 --folder host --meetings-per-minute 1000 > relay.out 2> relay.err &

@@ -20,13 +20,15 @@ stop() {
     release_ports
     [ -z "$daemons" ] || scancel --user=root > /dev/null 2>&1 || true
     for pid in $daemons; do kill $pid 2> /dev/null || true; done
+    for i in $(seq 200); do kill -0 $daemons 2> /dev/null || break; sleep 0.1; done # until all have gone
+    for pid in $daemons; do kill -9 $pid 2> /dev/null || true; done                 # slurmd waits for its steps
     wait 2> /dev/null || true
     rm -rf "$dir"
 }
 trap stop EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log */ranks/*.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
-until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 600 ] || fail "waited in vain for: $1"; sleep 0.1; done; }
+until_true() { local n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 12000 ] || fail "waited in vain for: $1"; sleep 0.1; done; }
 
 # ---- two nodes
 mkdir -m 700 munge; mkdir state spool-n1 spool-n2 tmp-n1 tmp-n2

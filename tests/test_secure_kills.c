@@ -6,6 +6,7 @@
  * holds the lock, so that it dies at that step and no other. */
 #include "check.h"
 #include "sites.h"
+#include "stepping.h"
 #include "base/mem.h"
 #include "run/secure.h"
 
@@ -62,9 +63,8 @@ static void *train(void *arg)
 {
     struct member *m = arg;
     while (!atomic_load(&m->stop) && m->status == NEB_OK) {
-        bool changed;
         for (int i = 0; i < VALUES; i++) m->x[i] += 0.02f * ((float)m->site - m->x[i]);
-        m->status = neb_step(m->session, 64, &changed);
+        m->status = step_until(m->session, 64, &m->stop);
         die_if_due(m);
         sleep_ms(2);
     }

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "late_copies.h"
 #include "sites.h"
+#include "stepping.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tensor/device.h"
@@ -23,7 +24,8 @@ struct member {
     const char *dir;
     float *x, target;
     int steps, made;
-    bool stop, ended;
+    atomic_bool stop;
+    bool ended;
     bool saves; /* a checkpoint every 50 steps */
     bool still; /* makes steps that change next to nothing */
     neb_device *device;
@@ -78,11 +80,10 @@ static void save(struct member *m)
 static void *train(void *arg)
 {
     struct member *m = arg;
-    for (m->made = 0; m->made < m->steps && !m->stop; m->made++) {
-        bool changed;
+    for (m->made = 0; m->made < m->steps && !atomic_load(&m->stop); m->made++) {
         float pull = m->still ? 1e-6f : 0.004f;
         for (int i = 0; i < VALUES; i++) m->x[i] += pull * (m->target + 0.01f * (float)(i % 7) - m->x[i]);
-        m->status = neb_step(m->session, 64, &changed);
+        m->status = step_until(m->session, 64, &m->stop);
         if (m->status == NEB_ERR_CANCELLED) m->ended = true;
         if (m->status != NEB_OK) break;
         if (m->saves && m->made % 50 == 0) save(m);
@@ -545,7 +546,7 @@ static void a_full_disk_stops_commits_until_there_is_room(void **state)
     for (int i = 0; i < 2400 && status_of(&m[1]).applied < later.applied + 3; i++) sleep_ms(50);
     assert_true(status_of(&m[1]).applied >= later.applied + 3);
     assert_false(status_of(&m[1]).disk_full);
-    for (int i = 0; i < 2; i++) m[i].stop = true, finish(&m[i]);
+    for (int i = 0; i < 2; i++) atomic_store(&m[i].stop, true), finish(&m[i]);
     check_log_restore();
     same_root(&m[0], &m[1]);
     for (int i = 0; i < 2; i++) drop(&m[i]);
@@ -579,7 +580,7 @@ static void old_updates_are_removed(void **state)
     assert_true(s.applied >= 100);
     assert_true(files > 0 && files < 2 * 100 - 40);
     assert_true(s.stored > 0);
-    for (int i = 0; i < 2; i++) m[i].stop = true, finish(&m[i]);
+    for (int i = 0; i < 2; i++) atomic_store(&m[i].stop, true), finish(&m[i]);
     same_root(&m[0], &m[1]);
     for (int i = 0; i < 2; i++) drop(&m[i]);
     sites_free(&sites);

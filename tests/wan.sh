@@ -29,12 +29,12 @@ code=0; "$nebula" wan run --until b -- sleep 1000 : sh -c 'grep -q "10.77.0.1 a"
 left() { grep -lza "^4321$1\$" /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
 for signal in TERM INT KILL; do
     "$nebula" wan run -- sh -c "sleep 4321$$ & sleep 4321$$" 2>/dev/null & pid=$!
-    for i in $(seq 300); do [ "$(left $$)" -ge 4 ] && break; sleep 0.2; done
+    for i in $(seq 3000); do [ "$(left $$)" -ge 4 ] && break; sleep 0.2; done
     [ "$(left $$)" -ge 4 ] || fail "the commands did not start"
     # A shell starts background jobs with SIGINT ignored. The laboratory must still react to it.
     kill -$signal $pid
     wait $pid 2>/dev/null || true
-    for i in $(seq 300); do [ "$(left $$)" = 0 ] && break; sleep 0.2; done
+    for i in $(seq 3000); do [ "$(left $$)" = 0 ] && break; sleep 0.2; done
     [ "$(left $$)" = 0 ] || fail "processes are left after SIG$signal"
 done
 

@@ -3,15 +3,15 @@
 #include "check.h"
 #include "run/secure.h"
 #include "sites.h"
+#include "stepping.h"
 
 static void *train(void *arg)
 {
     struct summing *m = arg;
     while (!atomic_load(&m->stop) && m->status == NEB_OK) {
-        bool changed;
         for (int i = 0; i < SUMMING_VALUES; i++)
             m->x[i] += 0.02f * (m->target * (float)(1 + i % 7) - m->x[i]);
-        m->status = neb_step(m->session, 64, &changed);
+        m->status = step_until(m->session, 64, &m->stop);
         sleep_ms(2);
     }
     return NULL;
