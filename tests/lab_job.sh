@@ -42,6 +42,13 @@ cmp -s out/a/model.safetensors out/b/model.safetensors || fail "the models diffe
 for what in "Loss against tokens" "Where every second went" "all sites agree" "</html>"; do
     grep -q "$what" page.html || fail "the report lacks '$what'"
 done
+# 1,000,000 tokens of two sites with 128 a step: 3907 steps, a twentieth of them are 195. What was chosen stands in log and report.
+for what in "train.optimizer adamw: Muon pays from 1024 tokens a step" "train.beta2 0.994872: a mean over 195 steps of 64 tokens" \
+    "wan.outer_lr 0.7: 391 rounds of 10 steps"; do
+    grep -q "$what" page.html || fail "the report lacks '$what'"
+done
+! grep -q "wan.interval 10:" page.html || fail "the report has a reason for what the job says"
+[ "$(grep -c "train.beta2 is 0.994872" log)" = 2 ] || fail "the log of both sites does not say beta2"
 if "$nebula" report nowhere 2> none; then fail "a report of a missing folder was made"; fi
 cp out/a/model.safetensors first
 "$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the finished run cannot be started again"

@@ -60,7 +60,7 @@ refused "not a key of the run's 3 operators" "$nebula" order a sign half --opera
 grep -q "an observer, votes 0, addresses none" comes.log || fail "what a new member is was not shown"
 mkdir -p a/run/orders
 cp half a/run/orders/1.order # one signature, put there by hand
-for i in $(seq 300); do [ -f a/run/orders/1.order.refused ] && break; sleep 0.1; done
+for i in $(seq 1200); do [ -f a/run/orders/1.order.refused ] && break; sleep 0.1; done
 [ -f a/run/orders/1.order.refused ] || fail "an order with one of two signatures was not refused"
 "$nebula" order b sign half --operator three --wait 60 > second.log 2>&1 || fail "the second signature"
 grep -q "order      budget behind record" second.log && grep -q "50.0 %" second.log || fail "what is signed was not shown"
@@ -72,7 +72,7 @@ reaches a record $(($(field b record) + 20)) 240 || fail "the run does not go on
 "$nebula" order a sign hand --operator one --wait 60 > hand.log 2>&1 || fail "operators, the second"
 grep -q "1 of these operators must sign from then on" hand.log || fail "the new operator was not shown"
 for s in a b; do
-    for i in $(seq 300); do "$nebula" roster show $s | grep -q "must sign" || break; sleep 0.1; done
+    for i in $(seq 1200); do "$nebula" roster show $s | grep -q "must sign" || break; sleep 0.1; done
     "$nebula" roster show $s | grep -q "must sign" && fail "$s still has the old operators"
 done
 refused "nothing to sign" "$nebula" order a sign half --operator one
@@ -86,14 +86,14 @@ old=$("$nebula" site show b)
 "$nebula" order a rekey request --operator four --wait 1 > /dev/null 2>&1 || true # of two sites both must agree: b is cut off
 kill -TERM $pid_b
 wait $pid_b 2> /dev/null || true
-for i in $(seq 100); do "$nebula" roster show a | grep -q "$old" || break; sleep 0.1; done
+for i in $(seq 1200); do "$nebula" roster show a | grep -q "$old" || break; sleep 0.1; done
 "$nebula" roster join a/roster b > /dev/null 2>&1 || fail "b cannot take its new key"
 [ "$old" != "$("$nebula" site show b)" ] || fail "b has its old key"
 "$nebula" train job.yaml --site b out=out-b >> b.log 2>&1 & pid_b=$!
 pids="$pids $pid_b"
 now=$(field a record)
 reaches b record $((now + 10)) 240 || fail "b does not go on with its new key"
-for i in $(seq 300); do ls a/run/orders/*.order > /dev/null 2>&1 || break; sleep 0.1; done
+for i in $(seq 1200); do ls a/run/orders/*.order > /dev/null 2>&1 || break; sleep 0.1; done
 grep -q "order a/run/orders/.* is carried out" a.log && ! ls a/run/orders/*.order > /dev/null 2>&1 || fail "the order rekey"
 refused "must know its operators" "$nebula" roster operators a/roster one --operator four
 "$nebula" order a end --operator four --wait 60 > /dev/null || fail "the order end"

@@ -209,7 +209,7 @@ void neb__opts_help_of(const struct neb_opt *o, FILE *to)
     if (*o->fallback) fprintf(to, "default %s%s%s", o->fallback, o->unit ? " " : "", o->unit ? o->unit : "");
     if (o->range) {
         neb__opt_write_range(o, text, sizeof text);
-        fprintf(to, "%s%s%s", several ? "; " : "", text, o->range->or_zero ? ", or 0" : "");
+        fprintf(to, "%s%s%s", several ? "; " : "", text, neb__opt_or(o));
     }
     fputs(*o->fallback || o->range ? ")\n" : "\n", to);
 }
@@ -241,6 +241,7 @@ static neb_status write_text(const struct neb_opt *o, const char *text, struct n
     return neb__buf_append(out, "\"", 1);
 }
 
+/* A field that is `auto` is not written: that is its default. */
 static neb_status write_field(const struct neb_opt *o, const void *field, struct neb_buf *out)
 {
     switch (o->type) {

@@ -41,7 +41,9 @@ struct neb_opt_range {
     double low, high;
     bool low_open, high_open; /* the bound itself is not allowed */
     bool or_zero;             /* 0 is allowed, too */
+    bool or_auto;             /* the word `auto`, too: NEB_OPT_AUTO; low is not negative */
 };
+enum { NEB_OPT_AUTO = -1 }; /* value of a number that is left to the program */
 
 struct neb_opt {
     const char *name; /* on a command line with - for _ */
@@ -78,6 +80,7 @@ struct neb_opt {
 #define NEB_OPT_ABOVE(low_, high_)   NEB_OPT_LIMITS(.low = low_, .high = high_, .low_open = true)
 #define NEB_OPT_BELOW(low_, high_)   NEB_OPT_LIMITS(.low = low_, .high = high_, .high_open = true)
 #define NEB_OPT_ZERO_OR(low_, high_) NEB_OPT_LIMITS(.low = low_, .high = high_, .or_zero = true)
+#define NEB_OPT_AUTO_OR(low_, high_) NEB_OPT_LIMITS(.low = low_, .high = high_, .or_auto = true)
 #define NEB_OPT_END \
     {               \
         0           \

@@ -81,7 +81,23 @@ bool neb__opt_is_whole(const struct neb_opt *o)
     return o->type == NEB_OPT_INT || o->type == NEB_OPT_BYTES;
 }
 
-bool neb__opt_parse(const struct neb_opt *o, const char *text, union neb_opt_value *out)
+static bool is_auto(const struct neb_opt *o, const union neb_opt_value *v)
+{
+    if (!o->range || !o->range->or_auto) return false;
+    return neb__opt_is_whole(o) ? v->whole == NEB_OPT_AUTO : v->real == (double)NEB_OPT_AUTO;
+}
+
+static bool parse_auto(const struct neb_opt *o, const char *text, union neb_opt_value *out)
+{
+    if (!o->range || !o->range->or_auto || strcmp(text, "auto")) return false;
+    if (neb__opt_is_whole(o))
+        out->whole = NEB_OPT_AUTO;
+    else
+        out->real = NEB_OPT_AUTO;
+    return true;
+}
+
+static bool parse_value(const struct neb_opt *o, const char *text, union neb_opt_value *out)
 {
     switch (o->type) {
     case NEB_OPT_BOOL: return parse_bool(text, &out->truth);
@@ -95,6 +111,13 @@ bool neb__opt_parse(const struct neb_opt *o, const char *text, union neb_opt_val
     case NEB_OPT_NONE: break;
     }
     return false;
+}
+
+/* The number that stands for `auto` is not a way to write it. */
+bool neb__opt_parse(const struct neb_opt *o, const char *text, union neb_opt_value *out)
+{
+    if (parse_auto(o, text, out)) return true;
+    return parse_value(o, text, out) && !is_auto(o, out);
 }
 
 void neb__opt_load(const struct neb_opt *o, const void *field, union neb_opt_value *out)
@@ -149,6 +172,7 @@ bool neb__opt_number_fits(const struct neb_opt *o, const union neb_opt_value *v)
     if (!r && o->type == NEB_OPT_SHARE) return x >= 0 && x <= 1;
     if (!r) return isfinite(x) && (x >= 0 || o->type != NEB_OPT_BYTES);
     if (r->or_zero && x == 0) return true;
+    if (is_auto(o, v)) return true;
     bool low = r->low_open ? x > r->low : x >= r->low, high = r->high_open ? x < r->high : x <= r->high;
     return low && high;
 }
@@ -228,6 +252,12 @@ static const char *const noun[] = {
     [NEB_OPT_TIME] = "a time",        [NEB_OPT_RATE] = "a rate",   [NEB_OPT_SHARE] = "a share",
 };
 
+const char *neb__opt_or(const struct neb_opt *o)
+{
+    if (o->range->or_auto) return ", or auto";
+    return o->range->or_zero ? ", or 0" : "";
+}
+
 void neb__opt_write_allowed(const struct neb_opt *o, char out[NEB_OPT_WHY])
 {
     char range[120];
@@ -235,7 +265,7 @@ void neb__opt_write_allowed(const struct neb_opt *o, char out[NEB_OPT_WHY])
         neb__opt_write_choices(o, out, NEB_OPT_WHY);
     } else if (o->range) {
         neb__opt_write_range(o, range, sizeof range);
-        snprintf(out, NEB_OPT_WHY, "%s %s%s", noun[o->type], range, o->range->or_zero ? ", or 0" : "");
+        snprintf(out, NEB_OPT_WHY, "%s %s%s", noun[o->type], range, neb__opt_or(o));
     } else {
         snprintf(out, NEB_OPT_WHY, "%s", any_value[o->type]);
     }

@@ -26,7 +26,8 @@ bool neb__opt_word_fits(const struct neb_opt *o, const char *word);
 bool neb__opt_number_fits(const struct neb_opt *o, const union neb_opt_value *v); /* false for a NaN */
 
 void neb__opt_write_range(const struct neb_opt *o, char *out,
-                          size_t size); /* "from 1 to 8", "above 0", "at least 1" */
+                          size_t size);           /* "from 1 to 8", "above 0", "at least 1" */
+const char *neb__opt_or(const struct neb_opt *o); /* what its range allows besides: ", or 0" or "" */
 void neb__opt_write_choices(const struct neb_opt *o, char *out, size_t size); /* "a, b or c" */
 void neb__opt_write_allowed(const struct neb_opt *o, char out[NEB_OPT_WHY]);  /* behind "'x' is not " */
 

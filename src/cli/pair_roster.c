@@ -6,6 +6,7 @@
 #include "cli/log_head.h"
 #include "run/influence.h"
 #include "run/quorum_fact.h"
+#include "run/settings_fact.h"
 #include "seal/operators.h"
 #include "seal/site.h"
 
@@ -64,15 +65,16 @@ static neb_status begin(const char *dir, const struct neb_member *self, const st
 {
     struct neb_member members[2] = {*self, *other};
     struct neb_roster r = {members, 2};
-    struct neb_fact fact[3];
+    struct neb_fact fact[4];
     uint32_t train = 0;
     for (int i = 0; i < 2; i++) train += !(members[i].flags & NEB_MEMBER_WITNESS);
     if (!train) return neb__quiet(NEB_ERR_INVALID, "both sites are witnesses: one must train");
     neb__fact_runs(&fact[0]);
     NEB_TRY(neb__influence_fact(NEB_INFLUENCE_DEFAULT, train, &fact[1]));
     NEB_TRY(neb__quorum_fact("majority", 2, &fact[2]));
+    neb__settings_fact(&fact[3]);
     NEB_TRY(neb__roster_meets(&r));
-    NEB_TRY(neb__chain_create(&self->key, fact, 3, &r, out));
+    NEB_TRY(neb__chain_create(&self->key, fact, 4, &r, out));
     neb_status status = neb__site_roster_save(dir, *out);
     if (status != NEB_OK) neb__chain_free(*out);
     return status;

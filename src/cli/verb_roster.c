@@ -12,6 +12,7 @@
 #include "cli/verb.h"
 #include "run/influence.h"
 #include "run/quorum_fact.h"
+#include "run/settings_fact.h"
 #include "base/file.h"
 #include "base/printable.h"
 #include "seal/rekey.h"
@@ -173,7 +174,7 @@ static neb_status seal(struct neb_call *c)
     const struct neb_roster_options *o = c->options;
     const char *draft = c->words[0], *file = c->words[1];
     struct neb_roster r = {members, 0};
-    struct neb_fact fact[5];
+    struct neb_fact fact[6];
     uint32_t facts = 0, train = 0, voters = 0;
     struct neb_public operator_key;
     struct neb_operators operators;
@@ -188,6 +189,7 @@ static neb_status seal(struct neb_call *c)
     for (uint32_t i = 0; i < r.count; i++) train += !(members[i].flags & NEB_MEMBER_WITNESS);
     for (uint32_t i = 0; i < r.count; i++) voters += members[i].votes > 0;
     neb__fact_runs(&fact[facts++]);
+    neb__settings_fact(&fact[facts++]);
     if (operators.count > 1) NEB_TRY(neb__fact_operators(&operators, &fact[facts++]));
     if (o->job) NEB_TRY(job_fact(o->job, &fact[facts++]));
     if (strcmp(o->influence, "off")) NEB_TRY(neb__influence_fact(o->influence, train, &fact[facts++]));

@@ -83,17 +83,18 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(weight_decay, NEB_OPT_REAL, "0.01", NULL, "decoupled, not on biases and norms",
           NEB_OPT_RANGE(0, 10)),
     TRAIN(clip, NEB_OPT_REAL, "1", NULL, "largest gradient norm; 0: no clipping", NEB_OPT_RANGE(0, 1e30)),
-    TRAIN(optimizer, NEB_OPT_TEXT, "adamw", NULL,
-          "adamw, or muon: the momentum of every matrix between hidden states is orthogonalised; AdamW for "
-          "the rest",
-          NEB_OPT_CHOICE("adamw", "muon")),
+    TRAIN(optimizer, NEB_OPT_TEXT, "auto", NULL,
+          "muon: the momentum of every matrix between hidden states is orthogonalised, and AdamW is for the "
+          "rest; auto: adamw, for several sites with large batches muon",
+          NEB_OPT_CHOICE("auto", "adamw", "muon")),
     TRAIN(muon_momentum, NEB_OPT_REAL, "0.95", NULL, "muon", NEB_OPT_RANGE(0, 0.999999)),
     TRAIN(muon_dtype, NEB_OPT_TEXT, "auto", NULL, "muon: type of its products; auto: dtype",
           NEB_OPT_CHOICE("auto", "f32", "bf16")),
     TRAIN(muon_also, NEB_OPT_TEXT, "", NULL,
           "muon: further matrices, such as *.lora.* or *.adapter.*; separated by commas"),
     TRAIN(beta1, NEB_OPT_REAL, "0.9", NULL, "AdamW", NEB_OPT_RANGE(0, 0.999999)),
-    TRAIN(beta2, NEB_OPT_REAL, "0.98", NULL, "AdamW", NEB_OPT_RANGE(0, 0.9999999)),
+    TRAIN(beta2, NEB_OPT_REAL, "auto", NULL, "AdamW; auto: 0.98, for several sites as their batches need",
+          NEB_OPT_AUTO_OR(0, 0.9999999)),
     TRAIN(mask, NEB_OPT_SHARE, "0.15", NULL, "mlm, rtd: share of masked tokens", NEB_OPT_RANGE(0.01, 0.9)),
     TRAIN(temperature, NEB_OPT_REAL, "2", NULL,
           "language sampling: 1 follows the sizes, larger is more even; the inverse of data.temperature",
@@ -188,8 +189,9 @@ static const struct neb_opt distill_table[] = {
 
 #define WAN(field, ...) NEB_OPT(struct neb_job_wan, field, __VA_ARGS__)
 static const struct neb_opt wan_table[] = {
-    WAN(interval, NEB_OPT_INT, "100", "steps", "inner steps between two rounds of one part of the model",
-        NEB_OPT_RANGE(1, 1 << 30)),
+    WAN(interval, NEB_OPT_INT, "auto", "steps",
+        "inner steps between two rounds of one part of the model; auto: 10 rounds, of 10 to 100 steps",
+        NEB_OPT_AUTO_OR(1, 1 << 30)),
     WAN(fragments, NEB_OPT_INT, "8", NULL, "parts of the model, sent one after the other",
         NEB_OPT_RANGE(1, 256)),
     WAN(rung, NEB_OPT_TEXT, "auto", NULL,
@@ -200,7 +202,8 @@ static const struct neb_opt wan_table[] = {
         NEB_OPT_CHOICE("cost", "quality")),
     WAN(max_bytes_per_hour, NEB_OPT_BYTES, "0", NULL,
         "most that a site's updates may cost to send; 0: no limit"),
-    WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step", NEB_OPT_RANGE(1e-6, 2)),
+    WAN(outer_lr, NEB_OPT_REAL, "auto", NULL,
+        "of the outer step; auto: 1 with 100 rounds or more of 50 steps, else 0.7", NEB_OPT_AUTO_OR(1e-6, 2)),
     WAN(outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)",
         NEB_OPT_RANGE(0, 0.999999)),
     WAN(tokens, NEB_OPT_REAL, "0", "tokens",
@@ -300,13 +303,13 @@ const struct neb_opt neb__job_parallel_options[] = {
     PARALLEL(launcher, NEB_OPT_TEXT, "auto", NULL,
              "mpirun, srun, or auto: srun in a Slurm allocation whose Slurm speaks PMIx, else mpirun",
              NEB_OPT_CHOICE("auto", "mpirun", "srun")),
-    PARALLEL(timeout, NEB_OPT_TIME, "25s", NULL,
-             "a process that makes no progress for so long is named, and all are started again",
-             NEB_OPT_RANGE(1, 86400)),
     PARALLEL(bucket, NEB_OPT_BYTES, "0", NULL,
              "gradients that data ranks add up at once while they still compute, in bytes; 0: 8MiB on CPUs, "
              "32MiB on GPUs, and none beside the computing where ranks share a GPU",
              NEB_OPT_RANGE(0, 1e15)),
+    PARALLEL(timeout, NEB_OPT_TIME, "25s", NULL,
+             "a process that makes no progress for so long is named, and all are started again",
+             NEB_OPT_RANGE(1, 86400)),
     PARALLEL(check_every, NEB_OPT_INT, "100", "steps",
              "how often processes that must hold equal parameters compare them, so that one that computes "
              "wrong is named; also before each checkpoint; 0: never",
@@ -511,8 +514,9 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "privacy", privacy_table, &j->privacy, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "watch", watch_table, &j->watch, NULL));
     NEB_TRY(bind_data(j));
-    NEB_TRY(neb__job_check(j));
     NEB_TRY(neb__job_bind_sites(j));
+    NEB_TRY(neb__job_settle(j));
+    NEB_TRY(neb__job_check(j));
     NEB_TRY(neb__job_check_privacy(j));
     return neb__doc_all_used(&j->doc);
 }
@@ -535,6 +539,7 @@ neb_status neb__job_read(const char *file, char *const *words, int n, struct neb
 {
     memset(out, 0, sizeof *out);
     out->at = -1;
+    out->settings.rules = NEB_SETTINGS_NOW;
     neb_status status = neb__doc_read(file, &out->doc);
     for (int i = 0; status == NEB_OK && i < n; i++) status = neb__doc_override(&out->doc, words[i]);
     if (status == NEB_OK) status = defaults(out);

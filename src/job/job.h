@@ -130,6 +130,16 @@ struct neb_job_parallel {
     char *hosts, *launcher, *offload, *network;
 };
 
+/* Settings that the job leaves to the program (job_auto.c). */
+enum neb_settings_rules { NEB_SETTINGS_OLD, NEB_SETTINGS_NOW }; /* as a roster's genesis numbers them */
+struct neb_job_auto {
+    enum neb_settings_rules rules;
+    bool optimizer, beta2, interval, outer_lr; /* left to the program; the fields hold its choice */
+    bool replica;                              /* several sites train one model */
+    bool apart;                                /* a corpus belongs to one of them */
+    double steps;                              /* of a site; 0: the job does not say */
+};
+
 struct neb_job {
     struct neb_doc doc;
     char *name, *task, *strategy, *out, *cache;
@@ -140,6 +150,7 @@ struct neb_job {
     struct neb_peft_config peft;
     struct neb_job_tokenizer tokenizer;
     struct neb_job_train train;
+    struct neb_job_auto settings;
     struct neb_job_init init;
     struct neb_job_distill distill;
     struct neb_job_data data[NEB_JOB_DATA];
@@ -185,6 +196,16 @@ const char *neb__role_name(enum neb_site_role r);
  * the whole job except each site's own settings (folders, addresses, proxies, `sites[].train`, threads, display). */
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 
+/* The rules of this run (NEB_SETTINGS_NOW when a job has been read): fills in again what the job leaves to the program. */
+neb_status neb__job_set_rules(struct neb_job *j, enum neb_settings_rules rules);
+
+/* What was filled in, and why. Returns how many; 0 for a job that is no replica run. */
+enum { NEB_SETTLED_MAX = 4 };
+struct neb_settled {
+    char key[24], value[24], why[120];
+};
+int neb__job_settled(const struct neb_job *j, struct neb_settled out[NEB_SETTLED_MAX]);
+
 enum { NEB_JOB_RANKS = 1024 };
 
 /* How many processes this site has; and whether its layout fits the job. NEB_ERR_CONFIG with the numbers. */
@@ -199,6 +220,11 @@ neb_status neb__job_check(const struct neb_job *j);
 neb_status neb__job_check_privacy(const struct neb_job *j); /* job_privacy.c; when the sites are bound */
 neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
 
+/* job_auto.c: fills in what the job leaves to the program. At one site: unsettle, bind its own values, settle_own. */
+neb_status neb__job_settle(struct neb_job *j);
+neb_status neb__job_unsettle(struct neb_job *j);
+neb_status neb__job_settle_own(struct neb_job *j);
+
 /* job_data.c: `data: {temperature: …, corpora: […]}` becomes a list and train.temperature. */
 neb_status neb__job_gather_data(struct neb_job *j);
 
@@ -209,6 +235,11 @@ enum { NEB_JOB_LAYOUT_WORDS = 7, NEB_JOB_WORD = 64 };
 void neb__job_layout_words(const struct neb_job *j, const struct neb_job_parallel *p,
                            char word[NEB_JOB_LAYOUT_WORDS][NEB_JOB_WORD]);
 neb_status neb__job_take_layout(struct neb_job *j, const struct neb_job_parallel *p);
+/* What the job leaves to the program and this site has settled, as such words (job_auto.c): how many there are; and into
+ * the job's document, so that it is the one that the ranks read. */
+enum { NEB_JOB_SETTINGS_WORDS = 2 };
+int neb__job_settings_words(const struct neb_job *j, char word[NEB_JOB_SETTINGS_WORDS][NEB_JOB_WORD]);
+neb_status neb__job_take_settings(struct neb_job *j);
 /* A site's own layout counts, though the job's is automatic. */
 void neb__job_prefer_own_layout(struct neb_job *j);
 

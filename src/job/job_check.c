@@ -82,7 +82,7 @@ neb_status neb__job_check_train(const struct neb_job *j, const char *section, co
         return neb__doc_fail(&j->doc, section, "%s.max_len %" PRId64 " exceeds %s.tokens %" PRId64, section,
                              t->max_len, section, t->tokens);
     snprintf(path, sizeof path, "%s.muon_also", section);
-    if (t->muon_also && strcmp(t->optimizer, "muon"))
+    if (t->muon_also && !strcmp(t->optimizer, "adamw"))
         return neb__doc_fail(&j->doc, path, "%s names matrices for Muon, but %s.optimizer is %s", path,
                              section, t->optimizer);
     return check_schedule(j, section, t);

@@ -405,6 +405,7 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
     int at = -1;
     NEB_TRY(find_site(j, site, &at));
     char own[40];
+    NEB_TRY(neb__job_unsettle(j));
     snprintf(own, sizeof own, "sites[%d].train", at);
     NEB_TRY(neb__doc_bind(&j->doc, own, neb__job_train_options, &j->train, NULL));
     snprintf(own, sizeof own, "sites[%d].parallel", at);
@@ -412,6 +413,7 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
     j->at = at;
     NEB_TRY(settle_teacher(j));
     neb__job_prefer_own_layout(j);
+    NEB_TRY(neb__job_settle_own(j));
     int mine = 0;
     for (int i = 0; i < j->n_data; i++)
         mine += neb__job_has(j, &j->data[i]) && !strcmp(j->data[i].use, "train");

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "run/influence.h"
 #include "run/quorum_fact.h"
+#include "run/settings_fact.h"
 #include "seal/site.h"
 
 #include <limits.h>
@@ -88,11 +89,12 @@ static neb_status seal(const struct places *p, const struct neb_roster *r)
 {
     struct neb_chain *chain;
     char folder[PATH_MAX];
-    struct neb_fact fact[3];
+    struct neb_fact fact[4];
     uint32_t facts = 0, train = 0, voters = 0;
     for (uint32_t i = 0; i < r->count; i++) train += !(r->members[i].flags & NEB_MEMBER_WITNESS);
     for (uint32_t i = 0; i < r->count; i++) voters += r->members[i].votes > 0;
     neb__fact_runs(&fact[facts++]);
+    neb__settings_fact(&fact[facts++]);
     if (strcmp(p->job->wan.influence, "off"))
         NEB_TRY(neb__influence_fact(p->job->wan.influence, train, &fact[facts++]));
     NEB_TRY(neb__quorum_fact(p->job->wan.quorum, voters, &fact[facts++]));

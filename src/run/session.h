@@ -209,6 +209,8 @@ neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, cons
 neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site);
 /* The same before anything is opened, so that a site without a folder or a roster hears at once what to run. */
 neb_status neb__session_check_folder(const struct neb_job *job, int site);
+/* What the job leaves to the program, by the rules of the roster in the site's folder. */
+neb_status neb__session_settings(struct neb_job *job, int site);
 const char *neb__session_folder(const struct neb_job *job, int site);
 struct neb_session_config neb__session_config(const struct neb_job *job, int site);
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out);
@@ -247,8 +249,6 @@ void neb__session_reach(neb_session *s, uint16_t peer, uint32_t kind, const void
 /* orders.c: what an operator has put into the folder's run/orders */
 void neb__session_orders(neb_session *s);
 
-/* rate_control.c */
-neb_status neb__session_rate_open(neb_session *s);
 /* tempo.c: the records up to this one are counted; this site's steps beside those of the fastest, at most 1; and, from any
  * thread, the steps of the furthest site (0: not known, or of no account in a run of fixed pace). */
 void neb__session_tempo_follow(neb_session *s, uint64_t record);
@@ -257,6 +257,8 @@ void neb__session_tempo_hear(neb_session *s,
                              const struct neb_update_header *h); /* an update of another site came */
 int64_t neb__session_run_steps(neb_session *s);
 
+/* rate_control.c */
+neb_status neb__session_rate_open(neb_session *s);
 void neb__session_rate_close(neb_session *s);
 /* Before an update is coded: the rung, or NULL: nothing is sent this time. */
 const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool must);

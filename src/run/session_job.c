@@ -8,6 +8,7 @@
 #include "job/job.h"
 #include "run/job_facts.h"
 #include "run/secure.h"
+#include "run/settings_fact.h"
 #include "run/site_status.h"
 
 #include <jansson.h>
@@ -175,6 +176,17 @@ neb_status neb__session_check_folder(const struct neb_job *job, int site)
     return status;
 }
 
+neb_status neb__session_settings(struct neb_job *job, int site)
+{
+    struct neb_chain *chain;
+    int rules;
+    NEB_TRY(neb__site_roster_load(neb__session_folder(job, site), &chain));
+    neb_status status = neb__settings_read(chain, &rules);
+    neb__chain_free(chain);
+    NEB_TRY(status);
+    return neb__job_set_rules(job, (enum neb_settings_rules)rules);
+}
+
 /* A loop of one's own makes its steps without noise. */
 static neb_status set_privacy(neb_session *s, const struct neb_job *job)
 {
@@ -195,8 +207,9 @@ static neb_status open_job(struct neb_job *job, const char *site, neb_session **
     int at = 0;
     neb_session *s = NULL;
     NEB_TRY(find_site(job, site, &at));
-    struct neb_session_config c = neb__session_config(job, at);
     NEB_TRY(neb__session_check_folder(job, at));
+    NEB_TRY(neb__session_settings(job, at));
+    struct neb_session_config c = neb__session_config(job, at);
     NEB_TRY(neb_session_open(neb__session_folder(job, at), &c, &s));
     neb_status status = neb__session_check_roster(s, job, at);
     if (status == NEB_OK) status = set_privacy(s, job);

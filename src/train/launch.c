@@ -52,11 +52,12 @@ struct neb_launch {
     const char *word[WORDS + 1];
     int n;
     char exe[PATH_MAX], ranks[16];
-    int code;                                        /* with which the last one ended */
-    char dir[64];                                    /* for shared memory; "": none */
-    int lock;                                        /* of that folder; -1: none */
-    char own[OWN];                                   /* this process's arguments, each ended by 0 */
-    char layout[NEB_JOB_LAYOUT_WORDS][NEB_JOB_WORD]; /* what the planner has chosen */
+    int code;                                           /* with which the last one ended */
+    char dir[64];                                       /* for shared memory; "": none */
+    int lock;                                           /* of that folder; -1: none */
+    char own[OWN];                                      /* this process's arguments, each ended by 0 */
+    char layout[NEB_JOB_LAYOUT_WORDS][NEB_JOB_WORD];    /* what the planner has chosen */
+    char setting[NEB_JOB_SETTINGS_WORDS][NEB_JOB_WORD]; /* what follows from the roster */
 };
 
 static void add(struct neb_launch *c, const char *word)
@@ -130,6 +131,13 @@ static void add_layout(const struct neb_job *job, struct neb_launch *c)
     for (int i = 0; i < NEB_JOB_LAYOUT_WORDS; i++) add(c, c->layout[i]);
 }
 
+/* The ranks know no roster, by whose rules the gateway has filled in what the job leaves to the program. */
+static void add_settings(const struct neb_job *job, struct neb_launch *c)
+{
+    const int n = neb__job_settings_words(job, c->setting);
+    for (int i = 0; i < n; i++) add(c, c->setting[i]);
+}
+
 static neb_status make_command(const struct neb_job *job, int ranks, struct neb_launch *c)
 {
     size_t own;
@@ -145,6 +153,7 @@ static neb_status make_command(const struct neb_job *job, int ranks, struct neb_
     add(c, c->exe);
     for (const char *p = c->own + strlen(c->own) + 1; p < c->own + own; p += strlen(p) + 1) add(c, p);
     if (job->parallel.chosen) add_layout(job, c);
+    add_settings(job, c);
     c->word[c->n] = NULL;
     if (c->n < WORDS) return NEB_OK;
     return neb__fail(NEB_ERR_INVALID, "the command has more than %d words", WORDS);

@@ -161,11 +161,25 @@ double neb__trainer_data_wait(const struct neb_trainer *t)
     return t->gate ? neb__gate_waited(t->gate) : neb__work_waited(t->work);
 }
 
+/* What the job left to the program stands in the log and, once, in the report. */
+static void say_settings(struct neb_trainer *t)
+{
+    struct neb_settled list[NEB_SETTLED_MAX];
+    int n = neb__job_settled(t->job, list);
+    for (int i = 0; i < n; i++) {
+        neb__info("%s is %s: %s", list[i].key, list[i].value, list[i].why);
+        if (t->loaded < 0)
+            neb__meter_event(&t->meter, t->progress.step, "chosen", "%s %s: %s", list[i].key, list[i].value,
+                             list[i].why);
+    }
+}
+
 static void begin_metrics(struct neb_trainer *t)
 {
     t->metrics = neb__metrics_begin(t->job->out, t->loaded);
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, &neb__session_meter, t->progress.tokens);
     neb__meter_model(&t->meter, t->facts.trainable);
+    say_settings(t);
 }
 
 /* The marks of the checkpoint before the one that was loaded. */
@@ -474,8 +488,6 @@ static neb_status settle_layout(struct neb_job *job)
 static neb_status train_job(const struct neb_job *job)
 {
     int lock;
-    bool is_rank = neb__gate_channel_offered() && neb__group_started();
-    if (job->at >= 0 && !job->wan.recorded && !is_rank) NEB_TRY(neb__session_check_folder(job, job->at));
     if (neb__launch_needed(job)) return train_by_ranks(job);
     if (job->at < 0 || job->site[job->at].does != NEB_ROLE_TEACHER) return train_in_ranks(job);
     NEB_TRY(lock_out(job, &lock));
@@ -484,10 +496,21 @@ static neb_status train_job(const struct neb_job *job)
     return status;
 }
 
+/* Ranks get what the gateway has found with their command. */
+static neb_status take_settings(struct neb_job *job)
+{
+    const bool is_rank = neb__gate_channel_offered() && neb__group_started();
+    if (job->at < 0 || job->wan.recorded || is_rank) return NEB_OK;
+    NEB_TRY(neb__session_check_folder(job, job->at));
+    return neb__session_settings(job, job->at);
+}
+
 neb_status neb__train_job(struct neb_job *job)
 {
     if (neb__planner_is_probe()) return neb__planner_probe(job);
+    NEB_TRY(take_settings(job));
     NEB_TRY(settle_layout(job));
     neb__planner_question_pipeline(job);
+    if (neb__launch_needed(job)) NEB_TRY(neb__job_take_settings(job));
     return train_job(job);
 }
