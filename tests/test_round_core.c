@@ -284,6 +284,88 @@ static void force_and_adopt_name_a_history(void **state)
     solo_stop(&s);
 }
 
+/* A record of type ROSTER or FORCED for the place behind the log's head. */
+static void encode_change(const struct solo *s, enum neb_record_type type, const struct neb_order *o,
+                          struct neb_members roster, struct neb_buf *out)
+{
+    struct neb_record *rec = neb__record_new(0);
+    assert_non_null(rec);
+    rec->type = type;
+    rec->ordered = o != NULL;
+    if (o) *rec->order = *o;
+    rec->roster = roster;
+    rec->epoch = roster.epoch;
+    rec->index = s->r->head + 1;
+    rec->view = s->r->view ? s->r->view : 1;
+    rec->prev = *neb__log_hash(s->r, s->r->head);
+    neb__buf_init(out, NEB_RECORD_MAX);
+    assert_ok(neb__record_encode(rec, out));
+    neb__free(rec);
+}
+
+/* On the disk a record behind a change of the roster shows that the change is committed. A forced roster does not: it waits for
+ * nothing. */
+static void a_forced_roster_on_disk_proves_nothing(void **state)
+{
+    (void)state;
+    const struct neb_members three = {1, 7, 7, 7, NEB_NO_SITE}, two = {2, 3, 3, 3, NEB_NO_SITE},
+                             alone = {3, 1, 1, 1, NEB_NO_SITE}, pair = {4, 3, 1, 1, NEB_NO_SITE};
+    struct solo s;
+    struct neb_buf b;
+    solo_create(&s, 0, three);
+    struct neb_order o =
+        solo_order(&s, (struct neb_order){.op = NEB_OP_FORCE, .epoch = 3, .roster = alone}, NEB_BY_OPERATOR);
+    s.r->booted = false; /* as when the ledger is read */
+    encode_change(&s, NEB_RECORD_ROSTER, NULL, two, &b);
+    assert_true(neb__log_append(s.r, b.data, b.len));
+    neb__buf_free(&b);
+    encode_change(&s, NEB_RECORD_FORCED, &o, alone, &b);
+    assert_true(neb__log_append(s.r, b.data, b.len));
+    neb__buf_free(&b);
+    assert_true(s.r->head == 2 && s.r->commit == 0);
+    encode_change(&s, NEB_RECORD_ROSTER, NULL, pair,
+                  &b); /* nobody adds this before the forced one is committed */
+    assert_true(neb__log_append(s.r, b.data, b.len));
+    neb__buf_free(&b);
+    assert_true(s.r->head == 3 && s.r->commit == 2);
+    solo_stop(&s);
+}
+
+/* The author of a forced roster did not know of a record that is committed here, so this site refuses it. Once the operator has
+ * forced a newer roster, a log with the older one may be the best of a quorum, and this site takes it. */
+static void a_superseded_roster_may_stand_in_a_log(void **state)
+{
+    (void)state;
+    for (uint32_t known = 3; known < 5; known++) {
+        struct solo s;
+        struct neb_buf record, blob;
+        struct neb_hash hash;
+        uint8_t length[4];
+        const struct neb_members old = {3, 1, 1, 1, NEB_NO_SITE};
+        solo_start(&s);
+        struct neb_order early = solo_order(
+            &s, (struct neb_order){.op = NEB_OP_FORCE, .epoch = 3, .roster = old}, NEB_BY_OPERATOR);
+        struct neb_order budget =
+            solo_order(&s, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, NEB_BY_OPERATOR);
+        solo_give(&s, &budget);
+        assert_int_equal(s.r->commit, 1);
+        if (known > 3) s.r->roster = (struct neb_members){known, 3, 3, 3, 0}; /* forced, not in the log yet */
+        encode_change(&s, NEB_RECORD_FORCED, &early, old, &record);
+        assert_ok(neb__hash(record.data, record.len, &hash));
+        neb__buf_init(&blob, NEB_RECORD_MAX + 4);
+        neb__put32(length, (uint32_t)record.len);
+        assert_ok(neb__buf_append(&blob, length, 4));
+        assert_ok(neb__buf_append(&blob, record.data, record.len));
+        struct neb_round_frame f = {.number = 2, .records = 1, .blob = blob.data, .blob_length = blob.len};
+        assert_int_equal(neb__log_install(s.r, &f, 2, &hash, false), known > 3);
+        assert_int_equal(s.r->head, known > 3 ? 2 : 1);
+        assert_int_equal(s.r->roster.epoch, known > 3 ? known : 1);
+        neb__buf_free(&record);
+        neb__buf_free(&blob);
+        solo_stop(&s);
+    }
+}
+
 /* A root that arrives with a ping is trusted only with signatures of voters that form
  * a quorum. Site 0 has two votes. */
 static void roots_are_trusted_by_signatures(void **state)
@@ -495,6 +577,8 @@ int main(void)
         cmocka_unit_test(orders_are_signed_and_hold_once),
         cmocka_unit_test(removals_wait_for_those_that_stay),
         cmocka_unit_test(force_and_adopt_name_a_history),
+        cmocka_unit_test(a_forced_roster_on_disk_proves_nothing),
+        cmocka_unit_test(a_superseded_roster_may_stand_in_a_log),
         cmocka_unit_test(roots_are_trusted_by_signatures),
         cmocka_unit_test(an_observer_makes_no_root),
         cmocka_unit_test(a_lost_disk_is_not_a_first_start),

@@ -81,7 +81,9 @@
     X(ask_below, "a candidate asks for a view that a site which was judged cannot join")                  \
     X(ask_leader_only, "records that a leader keeps back are not asked of a site that looks for another " \
                        "one")                                                                             \
-    X(void_for_ever, "a leader may end one secure sum after the other without a result")
+    X(void_for_ever, "a leader may end one secure sum after the other without a result")                  \
+    X(close_orders, "a forced roster commits the change before it, and is refused once there is a newer " \
+                    "one")
 #define NEB_MUTANT_FIRST_SECURE NEB_MUTANT_low_threshold
 
 enum neb_mutant {

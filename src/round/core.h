@@ -573,6 +573,7 @@ bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);
 /* The set of operators in force behind record `head`. */
 uint64_t neb__order_operators(const struct neb_round *r, uint64_t head);
 bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec); /* FORCED */
+bool neb__order_superseded(const struct neb_round *r, const struct neb_record *rec);
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past);
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
 void neb__order_pass_on(struct neb_round *r, unsigned to);

@@ -1,8 +1,8 @@
 /* log.c: the replicated log of one site: appending, cutting, checking, committing. (log_disk.c makes it durable, log_take.c takes
  * records from peers, log_ask.c asks for them.)
  *
- * Invariants: commit <= head; committed entries are never cut; nothing stands behind an uncommitted roster
- * change, so an entry behind a change proves that it is committed. */
+ * Invariants: commit <= head; committed entries are never cut; nothing but a forced roster stands behind an uncommitted
+ * roster change, so any other entry behind a change proves that it is committed. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -34,11 +34,11 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (e.record->type == NEB_RECORD_FORCED && !neb__forced_genuine(r, e.record) && !NEB_MUTANT(trust_orders))
         goto no;
     if (r->head > r->commit && neb__record_is_change(r->log[r->head - 1].record)) {
-        /* On this site's own disk a record behind a change proves that the change is committed. */
-        if (!r->booted)
-            neb__log_commit_to(r, r->head);
-        else if (e.record->type != NEB_RECORD_FORCED)
-            goto no; /* a forced roster does not wait for it */
+        /* On this site's own disk a record behind a change proves that the change is committed. A forced roster does not
+         * wait for it, and proves nothing. */
+        const bool waits = e.record->type != NEB_RECORD_FORCED;
+        if (waits && r->booted) goto no;
+        if (waits || (!r->booted && NEB_MUTANT(close_orders))) neb__log_commit_to(r, r->head);
     }
     if (r->head == r->log_cap) {
         uint64_t cap = r->log_cap ? 2 * r->log_cap : 64;

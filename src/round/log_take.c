@@ -269,6 +269,11 @@ static bool plausible(const struct neb_round *r, const struct neb_record *rec, s
     return true;
 }
 
+static bool forced_fits(const struct neb_round *r, const struct neb_record *rec)
+{
+    return neb__forced_genuine(r, rec) && (neb__order_in_time(r, rec) || neb__order_superseded(r, rec));
+}
+
 /* Whether the frame's records, up to `top`, are a chain that continues the committed part and has `hash` at `index`. */
 static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                      const struct neb_hash *hash, uint64_t top)
@@ -285,7 +290,7 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
         bool fits =
             rec->index == w.index && neb__hash_equal(&rec->prev, &h) &&
             (rec->type != NEB_RECORD_ROUND || rec->c1 <= r->cfg.cells) &&
-            (rec->type != NEB_RECORD_FORCED || (neb__forced_genuine(r, rec) && neb__order_in_time(r, rec))) &&
+            (rec->type != NEB_RECORD_FORCED || forced_fits(r, rec)) &&
             (!change ||
              rec->type == NEB_RECORD_FORCED); /* nothing else stands behind a change without certificate */
         change = neb__record_is_change(rec);

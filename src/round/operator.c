@@ -80,6 +80,14 @@ bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec)
            NEB_MUTANT(force_any_head);
 }
 
+/* Whether the operator has forced a newer roster since, which is not in the log yet. A site that accepted the older order may have
+ * acknowledged its record, which then stays in the log and decides nothing. */
+bool neb__order_superseded(const struct neb_round *r, const struct neb_record *rec)
+{
+    return rec->roster.epoch < r->roster.epoch && rec->roster.epoch > neb__log_roster(r).epoch &&
+           !NEB_MUTANT(close_orders);
+}
+
 /* Who acknowledges the new key of a site takes no more updates under the old one. */
 static bool renews(const struct neb_round *r, const struct neb_record *rec, bool past)
 {

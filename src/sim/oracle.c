@@ -492,6 +492,12 @@ static void show(struct neb_sim_world *w)
                   (unsigned long long)neb__round_version(n->core, c),
                   (unsigned long long)n->outer->version[c], (unsigned long long)n->own[c].version,
                   (unsigned long long)n->own[c].open.k, (unsigned long long)n->own[c].open.b);
+        for (uint64_t k = st.commit ? st.commit : 1; n->alive && k <= st.head; k++) {
+            const struct neb_record *rec = neb__round_record(n->core, k);
+            TRACE(w, "   record %llu: type %u, view %llu, epoch %u, roster of epoch %u, order %u at %llu",
+                  (unsigned long long)k, rec->type, (unsigned long long)rec->view, rec->epoch,
+                  rec->roster.epoch, rec->order->op, (unsigned long long)rec->order->index);
+        }
     }
 }
 
