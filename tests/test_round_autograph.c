@@ -32,13 +32,14 @@ static void under_lapse(struct solo *s, struct neb_said *said, uint16_t lapse)
 }
 
 /* A LOG frame of the leading site 0 with one record that ends the run. */
-static struct neb_round_frame end_of_leader(struct solo *s, struct neb_buf *blob, struct neb_hash *hash)
+static struct neb_round_frame end_of_view(struct solo *s, uint64_t view, struct neb_buf *blob,
+                                          struct neb_hash *hash)
 {
     struct neb_record rec = {.type = NEB_RECORD_END,
                              .index = s->r->head + 1,
                              .prev = *neb__log_hash(s->r, s->r->head),
                              .epoch = s->r->roster.epoch,
-                             .view = s->r->view};
+                             .view = view};
     uint8_t length[4] = {0};
     neb__buf_init(blob, NEB_RECORD_MAX);
     assert_ok(neb__buf_append(blob, length, 4));
@@ -50,6 +51,37 @@ static struct neb_round_frame end_of_leader(struct solo *s, struct neb_buf *blob
                                     .records = 1,
                                     .blob = blob->data,
                                     .blob_length = blob->len};
+}
+
+static struct neb_round_frame end_of_leader(struct solo *s, struct neb_buf *blob, struct neb_hash *hash)
+{
+    return end_of_view(s, s->r->view, blob, hash);
+}
+
+/* A leader writes records of its own view: those of another one would be counted for somebody else. The log with which the view
+ * began is of earlier ones. */
+static void a_record_bears_its_leaders_view(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 6;
+         way++) { /* another view or its own; as it comes, or with a whole log, or in the log of the start */
+        struct solo s[2];
+        struct neb_hash hash;
+        struct neb_buf blob;
+        pair_start(s, two);
+        struct neb_round *r = s[1].r;
+        const bool own = way % 2;
+        struct neb_round_frame f = end_of_view(&s[1], r->view - !own, &blob, &hash);
+        f.saids = 1;
+        f.said[0] = says(&s[1], NEB_SAID_HOLDS, 0, r->view, f.number, &hash);
+        f.view = r->view;
+        if (way / 2 == 0) solo_frame(&s[1], f);
+        if (way / 2 == 1) assert_int_equal(neb__log_install(r, &f, 0, &r->cfg.genesis, true), own);
+        if (way / 2 == 2) assert_true(neb__log_install(r, &f, 1, &hash, true));
+        assert_int_equal(r->head, own || way / 2 == 2);
+        neb__buf_free(&blob);
+        for (int k = 0; k < 2; k++) solo_stop(&s[k]);
+    }
 }
 
 /* A follower takes a record only with its leader's own signature of it, and keeps that. */
@@ -327,6 +359,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_needs_its_leaders_signature),
+        cmocka_unit_test(a_record_bears_its_leaders_view),
         cmocka_unit_test(signatures_outlive_a_start),
         cmocka_unit_test(a_leader_with_two_logs_is_convicted),
         cmocka_unit_test(two_histories_show_signatures),

@@ -385,6 +385,7 @@ const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index);
 bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n);
 void neb__log_cut(struct neb_round *r, uint64_t head);
 bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec);
+bool neb__log_of_view(const struct neb_round *r, const struct neb_record *rec);
 bool neb__log_comes_next(struct neb_round *r,
                          const struct neb_record *rec); /* a committed record, behind the last one */
 /* As far as its updates are here. */

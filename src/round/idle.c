@@ -18,7 +18,8 @@
  * which several attempts of a fragment ended so, without a RESULT of anybody's between them, is judged, too. Voters count in the same log, so
  * they judge at about the same time. Commits do not end this judgement, or the liar could come back at once: only time does. Drop-outs
  * make honest leaders look the same. Judged sites therefore always leave a quorum of others; if they would not, all but the last are forgiven.
- * A record's leader is that of its certificate's view: a quorum signed that, while the view in a record is what its author wrote. */
+ * A record's leader is that of its view, since voters take no other record from a leader (neb__log_of_view()). The certificate that covers
+ * it may be a later leader's, who found the record in its log, or shows it to a site that was kept in the dark. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -120,22 +121,25 @@ static void judge_for_voids(struct neb_round *r, unsigned site)
     r->elect_at = r->now;
 }
 
+static void count_end(struct neb_round *r, const struct neb_record *rec)
+{
+    unsigned by = neb__view_leader_of(rec->view);
+    struct neb_core_sum *s = neb__record_has_cells(rec) ? neb__sum_of(r, rec->c0) : NULL;
+    bool empty = rec->type == NEB_RECORD_VOID || neb__record_is_void(rec);
+    if (s && rec->type == NEB_RECORD_ROUND && !empty) memset(s->voids, 0, sizeof s->voids);
+    if (s && empty && by < NEB_SITES_MAX && s->voids[by] < VOIDS) s->voids[by]++;
+}
+
 /* Counts the ends of attempts among the records that are newly committed. */
 static void count_voids(struct neb_round *r)
 {
-    unsigned by = neb__view_leader_of(r->newest.n ? r->newest.view : r->view);
-    for (uint64_t i = r->idle_commit; i < r->commit; i++) {
-        const struct neb_record *rec = r->log[i].record;
-        struct neb_core_sum *s = neb__record_has_cells(rec) ? neb__sum_of(r, rec->c0) : NULL;
-        bool empty = rec->type == NEB_RECORD_VOID || neb__record_is_void(rec);
-        if (s && rec->type == NEB_RECORD_ROUND && !empty) memset(s->voids, 0, sizeof s->voids);
-        if (s && empty && by < NEB_SITES_MAX && s->voids[by] < VOIDS) s->voids[by]++;
-    }
-    for (uint32_t f = 0; r->sum && by < NEB_SITES_MAX && f < r->cfg.fragments; f++) {
-        if (r->sum[f].voids[by] < VOIDS) continue;
-        r->sum[f].voids[by] = 0;
-        judge_for_voids(r, by);
-    }
+    for (uint64_t i = r->idle_commit; i < r->commit; i++) count_end(r, r->log[i].record);
+    for (uint32_t f = 0; r->sum && f < r->cfg.fragments; f++)
+        for (unsigned by = 0; by < NEB_SITES_MAX; by++) {
+            if (r->sum[f].voids[by] < VOIDS) continue;
+            r->sum[f].voids[by] = 0;
+            judge_for_voids(r, by);
+        }
 }
 
 void neb__idle_tick(struct neb_round *r)

@@ -172,6 +172,13 @@ bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
     return rec->view <= r->view && follows(r, rec, false);
 }
 
+/* Whether the record bears the view in which its leader prepared it. Only the log with which the view began has others. Voters take
+ * nothing else from a leader, so the view of a record tells whose it is. */
+bool neb__log_of_view(const struct neb_round *r, const struct neb_record *rec)
+{
+    return rec->view == r->view || rec->index <= r->start_index;
+}
+
 /* The roster by the committed records. The one in effect may be an operator's that is not in the log yet. */
 struct neb_members neb__log_roster(const struct neb_round *r)
 {

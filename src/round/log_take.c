@@ -205,7 +205,7 @@ static void take_prepared(struct neb_round *r, const struct neb_round_frame *f)
         if (w.index != r->head + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) break;
         bool waits = r->head > r->commit && neb__record_is_change(r->log[r->head - 1].record) &&
                      rec->type != NEB_RECORD_FORCED;
-        bool ok = !waits && neb__log_acceptable(r, rec);
+        bool ok = !waits && neb__log_of_view(r, rec) && neb__log_acceptable(r, rec);
         if (!ok && !waits)
             neb__core_note(
                 r, "the leader prepared a record that does not follow from the log; not acknowledged");
@@ -294,7 +294,7 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
             (!change ||
              rec->type == NEB_RECORD_FORCED); /* nothing else stands behind a change without certificate */
         change = neb__record_is_change(rec);
-        fits = fits && plausible(r, rec, &tail);
+        fits = fits && plausible(r, rec, &tail) && (w.index <= index || neb__log_of_view(r, rec));
         neb__free(rec);
         if (!fits || neb__hash(w.bytes, w.length, &h) != NEB_OK) return false;
         last = w.index;
