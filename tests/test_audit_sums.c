@@ -69,14 +69,103 @@ static const char *add(struct log *l, const struct neb_record *rec)
     return neb__audit_sums_add(l->sums, rec, &l->roster);
 }
 
+/* The records of the next attempt, of version v. */
+static void next(struct log *l, uint64_t v)
+{
+    struct neb_record *all[] = {l->open, l->survivors, l->result, l->drop};
+    for (int i = 0; i < 4; i++) {
+        all[i]->attempt++;
+        all[i]->v = v;
+        for (uint32_t k = 0; k < all[i]->updates; k++) all[i]->update[k].b = v;
+    }
+}
+
+/* RESULT becomes VOID. */
+static void empty(struct log *l)
+{
+    l->result->seeds = 0;
+    for (int i = 0; i < LEAST; i++) l->result->update[i].reject = NEB_REJECT_VOID;
+}
+
 static void a_whole_attempt_is_in_order(void **state)
 {
     struct log *l = *state;
     assert_null(add(l, l->open));
     assert_null(add(l, l->drop));
+    next(l, 0);
     assert_null(add(l, l->open));
     assert_null(add(l, l->survivors));
     assert_null(add(l, l->result));
+    next(l, 1);
+    assert_null(add(l, l->open));
+    assert_null(add(l, l->survivors));
+    empty(l);
+    assert_null(add(l, l->result));
+    next(l, 2);
+    assert_null(add(l, l->open));
+}
+
+/* Its updates have the masks of the first time: two sums with other survivors would show what one site sent. */
+static void an_attempt_is_opened_once(void **state)
+{
+    struct log *l = *state;
+    assert_null(add(l, l->open));
+    assert_null(add(l, l->drop));
+    assert_string_equal("opens a secure sum out of turn: its masks may have been used before",
+                        add(l, l->open));
+    assert_null(add(l, l->drop));
+    next(l, 1);
+    assert_non_null(add(l, l->open)); /* nothing has changed the cells since */
+}
+
+/* What was opened for one roster, or for other cells, is not summed for another. */
+static void survivors_are_of_what_was_opened(void **state)
+{
+    struct log *l = *state;
+    for (int way = 0; way < 5; way++) {
+        memset(l->sums, 0, sizeof *l->sums);
+        assert_null(add(l, l->open));
+        struct neb_record *s = l->survivors;
+        s->epoch += way == 0;
+        s->c1 += way == 1;
+        s->v += way == 2;
+        s->update[1].b += way == 3;
+        s->update[1].reject = way == 4 ? NEB_REJECT_NORM : NEB_REJECT_NONE;
+        assert_non_null(add(l, s));
+        s->epoch -= way == 0;
+        s->c1 -= way == 1;
+        s->v -= way == 2;
+        s->update[1].b -= way == 3;
+        s->update[1].reject = NEB_REJECT_NONE;
+    }
+}
+
+/* All updates of a sum count, with the weights and tokens that were named, or none does. */
+static void an_end_repeats_what_was_named(void **state)
+{
+    struct log *l = *state;
+    for (int way = 0; way < 7; way++) {
+        struct neb_record *end = l->result;
+        const uint32_t seeds = end->seeds;
+        memset(l->sums, 0, sizeof *l->sums);
+        assert_null(add(l, l->open));
+        assert_null(add(l, l->survivors));
+        if (way == 6) end->seeds = 0; /* as if it were empty, and its updates counted */
+        end->update[2].reject = way == 0 ? NEB_REJECT_NORM : NEB_REJECT_NONE;
+        end->update[2].tokens += way == 1;
+        end->update[2].weight += way == 2;
+        end->c1 += way == 3;
+        end->v += way == 4;
+        end->eta += way == 5;
+        assert_non_null(add(l, end));
+        end->seeds = seeds;
+        end->update[2].reject = NEB_REJECT_NONE;
+        end->update[2].tokens -= way == 1;
+        end->update[2].weight -= way == 2;
+        end->c1 -= way == 3;
+        end->v -= way == 4;
+        end->eta -= way == 5;
+    }
 }
 
 static void a_seed_that_was_not_promised(void **state)
@@ -125,6 +214,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_whole_attempt_is_in_order, make, done),
+        cmocka_unit_test_setup_teardown(an_attempt_is_opened_once, make, done),
+        cmocka_unit_test_setup_teardown(survivors_are_of_what_was_opened, make, done),
+        cmocka_unit_test_setup_teardown(an_end_repeats_what_was_named, make, done),
         cmocka_unit_test_setup_teardown(a_seed_that_was_not_promised, make, done),
         cmocka_unit_test_setup_teardown(survivors_are_named_once, make, done),
         cmocka_unit_test_setup_teardown(too_few, make, done),

@@ -244,6 +244,10 @@ const struct neb_hash *neb__sum_seed_hash(const struct neb_record *survivors,
                                           const struct neb_contributor *c);
 bool neb__sum_seeds_right(const struct neb_record *open, const struct neb_record *survivors,
                           const uint8_t (*seed)[NEB_SEED_SIZE], uint32_t seeds);
+/* Whether `end` names the updates of SURVIVORS, all of them as they stand there, and counts them as its kind does. */
+bool neb__sum_repeats(const struct neb_record *survivors, const struct neb_record *end);
+/* The attempt behind this one. */
+uint16_t neb__sum_next(uint16_t attempt);
 /* A masked update of an attempt that has ended, or that was overtaken. */
 bool neb__sum_is_over(const struct neb_round *r, const struct neb_update_header *h);
 

@@ -52,9 +52,14 @@ static int training(const struct neb_round *r)
     return __builtin_popcountll(r->roster.trains);
 }
 
+uint16_t neb__sum_next(uint16_t attempt)
+{
+    return attempt == UINT16_MAX ? 1 : (uint16_t)(attempt + 1);
+}
+
 static uint16_t next_attempt(const struct neb_core_sum *s)
 {
-    return s->attempt == UINT16_MAX ? 1 : (uint16_t)(s->attempt + 1);
+    return neb__sum_next(s->attempt);
 }
 
 static const struct neb_record *open_of(const struct neb_round *r, const struct neb_core_sum *s)
@@ -129,9 +134,12 @@ bool neb__sum_seeds_right(const struct neb_record *open, const struct neb_record
     return true;
 }
 
-static bool same_updates(const struct neb_record *a, const struct neb_record *b, uint8_t reject)
+bool neb__sum_repeats(const struct neb_record *a, const struct neb_record *b)
 {
-    if (a->updates != b->updates) return false;
+    const uint8_t reject = neb__record_is_void(b) ? NEB_REJECT_VOID : NEB_REJECT_NONE;
+    if (b->v != a->v || b->c1 != a->c1 || b->mode != a->mode || b->eta != a->eta || b->mu != a->mu ||
+        b->cls != a->cls || b->owner != NEB_NO_SITE || a->updates != b->updates)
+        return false;
     for (uint32_t i = 0; i < a->updates; i++) {
         const struct neb_named *p = &a->update[i], *q = &b->update[i];
         if (p->site != q->site || p->k != q->k || p->b != q->b || p->weight != q->weight ||
@@ -148,12 +156,8 @@ static bool ends_rightly(const struct neb_round *r, const struct neb_core_sum *s
 {
     if (!s->survivors || rec->attempt != s->attempt) return false;
     const struct neb_record *who = r->log[s->survivors - 1].record;
-    bool empty = neb__record_is_void(rec);
-    if (rec->c1 != who->c1 || rec->mode != who->mode || rec->eta != who->eta || rec->mu != who->mu ||
-        rec->cls != who->cls || rec->owner != NEB_NO_SITE)
-        return false;
-    if (!same_updates(who, rec, empty ? NEB_REJECT_VOID : NEB_REJECT_NONE)) return false;
-    return empty || NEB_MUTANT(any_seeds) ||
+    if (!neb__sum_repeats(who, rec)) return false;
+    return neb__record_is_void(rec) || NEB_MUTANT(any_seeds) ||
            neb__sum_seeds_right(open_of(r, s), who, (const uint8_t(*)[NEB_SEED_SIZE])rec->seed, rec->seeds);
 }
 

@@ -297,7 +297,8 @@ static bool fields_agree(const struct neb_record *rec, const struct neb_named *p
                          const struct neb_update_header *h)
 {
     return h->site == p->site && h->k == p->k && h->b == p->b && h->c0 == rec->c0 && h->c1 == rec->c1 &&
-           h->weight == p->weight && h->tau == p->tau && h->length == p->length && h->tokens == p->tokens;
+           h->weight == p->weight && h->tau == p->tau && h->length == p->length && h->tokens == p->tokens &&
+           h->attempt == rec->attempt;
 }
 
 static neb_status add_statement(struct audit *a, const struct neb_record *rec, const struct neb_named *p,
@@ -353,13 +354,14 @@ static neb_status check_update(struct audit *a, const struct neb_record *rec, co
     neb__buf_init(&b, (size_t)1 << 31);
     neb_status status = neb__update_load(&a->updates, &p->hash, &b);
     if (status == NEB_OK) status = neb__update_header_get(b.data, b.len, &h);
+    /* The ROUND that ends a sum names its updates once more, and says whether they are used. */
+    const bool again = rec->type != NEB_RECORD_ROUND;
     if (status != NEB_OK) {
         neb__buf_free(&b);
-        if (!p->reject) a->complete = false;
+        if (!p->reject && !again) a->complete = false;
         if (status == NEB_ERR_CORRUPT) problem(a, "record %" PRIu64 ": an update is damaged", rec->index);
         return status == NEB_ERR_NOMEM ? status : NEB_OK;
     }
-    const bool again = rec->type != NEB_RECORD_ROUND; /* the ROUND that ends the sum names it once more */
     site->seen += !again;
     if (!fields_agree(rec, p, &h))
         problem(a, "record %" PRIu64 " says other things of %s's update than its header", rec->index,

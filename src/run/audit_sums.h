@@ -9,6 +9,8 @@ struct neb_audit_sums {
     struct neb_audit_sum {
         uint32_t c0;
         const struct neb_record *open, *survivors; /* of the attempt under way; NULL: none yet */
+        uint16_t attempt;                          /* the last one that was opened */
+        uint64_t v;                                /* version of the cells behind it */
     } of[NEB_CAPTURES];
     int fragments;
 };

@@ -141,11 +141,6 @@ static bool genuine(neb_session *s, const char *purpose, uint16_t site, const ui
     return ok;
 }
 
-static uint16_t next_of(uint16_t attempt)
-{
-    return attempt == UINT16_MAX ? 1 : (uint16_t)(attempt + 1);
-}
-
 static void attempt_id(const neb_session *s, struct neb_sum_attempt *a)
 {
     uint8_t b[NEB_HASH_SIZE + 14];
@@ -161,7 +156,7 @@ static bool belongs(neb_session *s, struct neb_sum_attempt *a, uint16_t attempt,
 {
     struct neb_round_attempt now;
     if (!neb__round_attempt(s->core, a->c0, &now)) return false;
-    uint16_t present = now.open ? now.attempt : next_of(now.attempt);
+    uint16_t present = now.open ? now.attempt : neb__sum_next(now.attempt);
     if (attempt != present || version != neb__round_version(s->core, a->c0)) return false;
     if (a->attempt == attempt && a->version == version) return true;
     if (a->used) neb__sums_remove(s, a);
@@ -464,7 +459,8 @@ static void heard_keys(neb_session *s, uint16_t peer, const uint8_t *bytes, size
     }
     struct neb_sum_attempt *a = neb__sums_of(s, k.c0);
     if (!a || !neb__round_attempt(s->core, a->c0, &now)) return;
-    if (now.open && k.attempt == next_of(now.attempt) && k.version == neb__round_version(s->core, a->c0)) {
+    if (now.open && k.attempt == neb__sum_next(now.attempt) &&
+        k.version == neb__round_version(s->core, a->c0)) {
         static const struct neb_contributor nothing; /* it is out of the present one */
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OFFER,
                                                  .site = peer,
@@ -542,7 +538,7 @@ static void turn(neb_session *s, struct neb_sum_attempt *a)
         neb__sum_attempt_forget(a);
     }
     if (!now.survivors) forget_reveals(a);
-    if (now.open && a->asked == next_of(now.attempt)) say_out(s, a);
+    if (now.open && a->asked == neb__sum_next(now.attempt)) say_out(s, a);
     if (now.open && !now.survivors && a->attempt == now.attempt && offer_due(a, now.open))
         say_named(s, a, neb__round_record(s->core, now.open));
     if (now.survivors && a->reveal[s->self]) neb__sums_say_reveal(s, a->reveal[s->self]);
