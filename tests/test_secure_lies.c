@@ -15,7 +15,8 @@
 
 static atomic_bool dealer_lies; /* site 4 seals its shares for sites 1 and 2 with keys that are none */
 static _Atomic(neb_session *) liar;
-static atomic_bool deaf; /* nobody hears what the others reveal */
+static atomic_bool false_secret; /* site 4 deals another secret than it promises */
+static atomic_bool deaf;         /* nobody hears what the others reveal */
 
 neb_status __real_neb__mask_agree(const uint8_t secret[NEB_MASK_KEY], const uint8_t public[NEB_MASK_KEY],
                                   const struct neb_hash *attempt, const char *purpose, uint16_t a, uint16_t b,
@@ -23,6 +24,10 @@ neb_status __real_neb__mask_agree(const uint8_t secret[NEB_MASK_KEY], const uint
 neb_status __wrap_neb__mask_agree(const uint8_t secret[NEB_MASK_KEY], const uint8_t public[NEB_MASK_KEY],
                                   const struct neb_hash *attempt, const char *purpose, uint16_t a, uint16_t b,
                                   uint8_t out[NEB_MASK_KEY]);
+neb_status __real_neb__shares_deal(const uint8_t secret[NEB_SECRET_SIZE], int t, int n,
+                                   struct neb_share *out);
+neb_status __wrap_neb__shares_deal(const uint8_t secret[NEB_SECRET_SIZE], int t, int n,
+                                   struct neb_share *out);
 neb_status __real_neb__reveal_get(const uint8_t *in, size_t n, struct neb_reveal *out);
 neb_status __wrap_neb__reveal_get(const uint8_t *in, size_t n, struct neb_reveal *out);
 
@@ -40,6 +45,14 @@ neb_status __wrap_neb__mask_agree(const uint8_t secret[NEB_MASK_KEY], const uint
     if (atomic_load(&dealer_lies) && is_liar() && !strcmp(purpose, "nebula sum share") && a == 4 && b < 3)
         out[3] ^= 1;
     return status;
+}
+
+neb_status __wrap_neb__shares_deal(const uint8_t secret[NEB_SECRET_SIZE], int t, int n, struct neb_share *out)
+{
+    uint8_t given[NEB_SECRET_SIZE];
+    memcpy(given, secret, sizeof given);
+    given[3] ^= atomic_load(&false_secret) && is_liar();
+    return __real_neb__shares_deal(given, t, n, out);
 }
 
 neb_status __wrap_neb__reveal_get(const uint8_t *in, size_t n, struct neb_reveal *out)
@@ -72,6 +85,7 @@ static void begin(struct run *r, int sites, int begun)
 static void end(struct run *r)
 {
     atomic_store(&dealer_lies, false);
+    atomic_store(&false_secret, false);
     atomic_store(&deaf, false);
     atomic_store(&liar, NULL);
     for (int i = 0; i < r->n; i++) summing_end(&r->m[i]);
@@ -122,6 +136,29 @@ static void a_dealer_of_bad_shares_is_left_out(void **state)
     summing_wait(&r.m[1], 2, 1);
     int both = attempts_with(r.m[0].session, noticed, 1, 4, &last);
     if (both > 1) fail_msg("%d attempts with a dealer of bad shares", both); /* one may be prepared */
+    end(&r);
+}
+
+/* Each of site 4's shares is one that it dealt, and all of them together give another secret than it promised: nobody can tell before
+ * the shares are out, and the work in the sum is lost. That happens once. */
+static void a_dealer_of_a_false_secret_is_left_out(void **state)
+{
+    (void)state;
+    enum { FEW = 2 }; /* one attempt with it may be prepared meanwhile */
+    struct run r;
+    int before, voids, turns = 0;
+    begin(&r, 4, 4);
+    summing_wait(&r.m[0], 4, 1);
+    (void)summing_sums(&r.m[0], 0, &before);
+    atomic_store(&false_secret, true);
+    do {
+        sleep_ms(20);
+        (void)summing_sums(&r.m[0], 0, &voids);
+    } while (voids == before && turns++ < 6000);
+    assert_true(voids > before);
+    summing_wait(&r.m[0], 1, 4);
+    (void)summing_sums(&r.m[0], 0, &voids);
+    if (voids - before > FEW) fail_msg("%d sums were void for one dealer", voids - before);
     end(&r);
 }
 
@@ -295,6 +332,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dealer_of_bad_shares_is_left_out),
+        cmocka_unit_test(a_dealer_of_a_false_secret_is_left_out),
         cmocka_unit_test(secrets_for_another_roster_are_made_anew),
         cmocka_unit_test(shares_are_revealed_for_one_set_of_survivors),
         cmocka_unit_test(a_member_with_ever_new_keys_is_dealt_to_now_and_then),

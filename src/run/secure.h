@@ -11,7 +11,8 @@
 #include "privacy/offer.h"
 #include "run/session.h"
 
-enum { NEB_RUNG_SUM = 9 }; /* int8x: the codes of a sum are of this rung */
+enum { NEB_RUNG_SUM = 9 };    /* int8x: the codes of a sum are of this rung */
+enum { NEB_SUM_BAD_S = 300 }; /* seconds for which a dealer of bad shares is avoided */
 
 /* The attempt of one fragment that is prepared, or under way. */
 struct neb_sum_attempt {

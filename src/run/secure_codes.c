@@ -20,10 +20,7 @@
 #include <string.h>
 
 enum { MAGIC = 'M', HEAD = 4 };
-enum {
-    BAD_S = 300,
-    LATE_S = 20
-}; /* seconds for which a site is avoided: its shares are bad, its offer does not come */
+enum { LATE_S = 20 }; /* seconds for which a site is avoided whose offer does not come */
 
 /* ---- sizes and weights --------------------------------------------------------------------------------- */
 
@@ -117,7 +114,7 @@ static neb_status masks_for(neb_session *s, struct neb_sum_attempt *a, const str
         if (!named || !neb__sums_shares(s, a, o, own, pair)) {
             const struct neb_offer_entry *e = named ? neb__offer_entry(o, s->self) : NULL;
             if (e && !memcmp(e->keys, a->keys_id[s->self], NEB_KEYS_ID))
-                neb__sums_avoid(s, a, c->site, BAD_S, "dealt this site shares that it cannot use");
+                neb__sums_avoid(s, a, c->site, NEB_SUM_BAD_S, "dealt this site shares that it cannot use");
             status = neb__quiet(NEB_ERR_STATE, "no valid share of site %u is here", c->site);
             break;
         }
@@ -125,7 +122,7 @@ static neb_status masks_for(neb_session *s, struct neb_sum_attempt *a, const str
         if (c->site == s->self)
             memcpy(mask[i].seed, a->own, NEB_MASK_KEY);
         else if (pair_seed(a->mask.secret, c->key, &a->id, s->self, c->site, mask[i].seed) != NEB_OK) {
-            neb__sums_avoid(s, a, c->site, BAD_S, "offered a key that gives no secret");
+            neb__sums_avoid(s, a, c->site, NEB_SUM_BAD_S, "offered a key that gives no secret");
             status = neb__quiet(NEB_ERR_STATE, "the key of site %u gives no secret", c->site);
         }
     }

@@ -69,12 +69,11 @@ void neb__sums_join(neb_session *s, struct neb_sum_attempt *a, uint64_t index)
                            .length = open->contributors * (size_t)NEB_SEED_SIZE};
     for (uint32_t i = 0; i < open->contributors && ev.status == NEB_OK; i++) {
         enum joined how = join_one(a, open, who, &open->contributor[i], a->seed[i]);
-        char name[NEB_NAME_SIZE];
         if (how == JOIN_WAITS) return;
         if (how == JOIN_DONE) continue;
-        neb__members_name(&s->members, open->contributor[i].site, name);
-        neb__warn("site '%s' dealt shares that do not give its secret: the secure sum with it is void", name);
-        neb__news_add(s, "named", "%s dealt shares that do not give its secret", name);
+        /* The next attempts would be void, too, and the work in them lost. */
+        neb__sums_avoid(s, a, open->contributor[i].site, NEB_SUM_BAD_S,
+                        "dealt shares that do not give its secret, so a sum is void");
         ev.status = NEB_ERR_CORRUPT;
     }
     a->joined = true;
