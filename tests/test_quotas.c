@@ -173,7 +173,6 @@ static bool is_stored(neb_session *victim, neb_session *liar, struct neb_update_
     return neb__update_exists(&victim->updates.files, &hash);
 }
 
-/* Updates of the liar, far ahead of the log, of no fragment, and more than a record can name. */
 /* A whole, well-formed cell, as a giver sends it: of the newest version, with a proof for some root. */
 static uint8_t *make_cell(neb_session *s, uint32_t cell, size_t *size)
 {
@@ -222,6 +221,7 @@ static void cells_that_nobody_asked_for(void **state)
     end_all(&sites, m);
 }
 
+/* Updates of the liar, far ahead of the log, of no fragment, and more than a record can name. */
 static void updates_that_nobody_needs(void **state)
 {
     (void)state;
