@@ -494,9 +494,10 @@ static void show(struct neb_sim_world *w)
                   (unsigned long long)n->own[c].open.k, (unsigned long long)n->own[c].open.b);
         for (uint64_t k = st.commit ? st.commit : 1; n->alive && k <= st.head; k++) {
             const struct neb_record *rec = neb__round_record(n->core, k);
+            const struct neb_order *o = rec->ordered ? rec->order : NULL;
             TRACE(w, "   record %llu: type %u, view %llu, epoch %u, roster of epoch %u, order %u at %llu",
                   (unsigned long long)k, rec->type, (unsigned long long)rec->view, rec->epoch,
-                  rec->roster.epoch, rec->order->op, (unsigned long long)rec->order->index);
+                  rec->roster.epoch, o ? o->op : 0, (unsigned long long)(o ? o->index : 0));
         }
     }
 }
