@@ -81,11 +81,12 @@ bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec)
 }
 
 /* Whether the operator has forced a newer roster since, which is not in the log yet. A site that accepted the older order may have
- * acknowledged its record, which then stays in the log and decides nothing. */
+ * acknowledged its record, which then stays in the log and decides nothing. If this site has the newer one's record, a quorum of that
+ * roster may have committed it: a log without it must not take its place. */
 bool neb__order_superseded(const struct neb_round *r, const struct neb_record *rec)
 {
-    return rec->roster.epoch < r->roster.epoch && rec->roster.epoch > neb__log_roster(r).epoch &&
-           !NEB_MUTANT(close_orders);
+    return r->forced && rec->roster.epoch < r->roster.epoch && rec->roster.epoch > neb__log_roster(r).epoch &&
+           in_log(r, rec->order) && !NEB_MUTANT(close_orders);
 }
 
 /* Who acknowledges the new key of a site takes no more updates under the old one. */
