@@ -373,6 +373,27 @@ static void a_superseded_roster_may_stand_in_a_log(void **state)
     }
 }
 
+/* Another log takes the place of a forced roster's record. The roster stays in effect, and the next leader writes it again. */
+static void a_forced_roster_is_written_again(void **state)
+{
+    (void)state;
+    struct solo s;
+    struct neb_buf b;
+    solo_start(&s);
+    const struct neb_members alone = {3, 1, 1, 1, NEB_NO_SITE};
+    struct neb_order o =
+        solo_order(&s, (struct neb_order){.op = NEB_OP_FORCE, .epoch = 3, .roster = alone}, NEB_BY_OPERATOR);
+    encode_change(&s, NEB_RECORD_FORCED, &o, alone, &b);
+    assert_true(neb__log_append(s.r, b.data, b.len));
+    assert_true(s.r->roster.epoch == 3 && !s.r->forced);
+    neb__log_cut(s.r, 0);
+    assert_true(s.r->roster.epoch == 3 && s.r->forced && neb__order_same(&s.r->force, &o));
+    solo_run(&s, 2000);
+    assert_true(s.r->commit == 1 && s.r->log[0].record->type == NEB_RECORD_FORCED && !s.r->forced);
+    neb__buf_free(&b);
+    solo_stop(&s);
+}
+
 /* A root that arrives with a ping is trusted only with signatures of voters that form
  * a quorum. Site 0 has two votes. */
 static void roots_are_trusted_by_signatures(void **state)
@@ -586,6 +607,7 @@ int main(void)
         cmocka_unit_test(force_and_adopt_name_a_history),
         cmocka_unit_test(a_forced_roster_on_disk_proves_nothing),
         cmocka_unit_test(a_superseded_roster_may_stand_in_a_log),
+        cmocka_unit_test(a_forced_roster_is_written_again),
         cmocka_unit_test(roots_are_trusted_by_signatures),
         cmocka_unit_test(an_observer_makes_no_root),
         cmocka_unit_test(a_lost_disk_is_not_a_first_start),

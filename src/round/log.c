@@ -17,8 +17,18 @@ static void entry_free(struct neb_core_entry *e)
     neb__free(e->record);
 }
 
+/* A forced roster stays in effect when another log takes the place of its record. The next leader writes it again, or the log would go
+ * on in an epoch that nothing in it explains. */
+static void keep_force(struct neb_round *r, const struct neb_record *rec)
+{
+    if (rec->type != NEB_RECORD_FORCED || !neb__members_equal(&rec->roster, &r->roster)) return;
+    r->forced = true;
+    r->force = *rec->order;
+}
+
 void neb__log_cut(struct neb_round *r, uint64_t head)
 {
+    for (uint64_t i = r->head; i > head && i > r->commit; i--) keep_force(r, r->log[i - 1].record);
     while (r->head > head) entry_free(&r->log[--r->head]);
     if (r->disk_head > head) r->disk_head = head;
     if (r->cut_low > head) r->cut_low = head;
