@@ -125,6 +125,44 @@ static void who_has_no_cell_is_not_asked_before_others(void **state)
     }
 }
 
+/* Who has left says so. It may still be linked, but whoever lacks a cell asks those that stay, also one that had none at first. */
+static void who_has_said_goodbye_is_asked_last(void **state)
+{
+    (void)state;
+    struct solo s;
+    struct neb_hash name;
+    solo_create(&s, 0, (struct neb_members){1, 7, 1, 7, NEB_NO_SITE});
+    for (uint16_t i = 1; i < 3; i++) solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = i});
+    solo_run(&s, 10000);
+    solo_frame(&s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_GOODBYE, .from = 1});
+    neb__round_cell_name(0, &name);
+    struct neb_core_cell *cell = &s.r->cell[0];
+    cell->fetching = true;
+    for (int turn = 0; turn < 3; turn++) {
+        solo_run(&s, 2 * s.r->cfg.fetch_ms + 200);
+        assert_int_equal(cell->asked, neb__bit(2));
+        solo_event(&s, (struct neb_event){.type = NEB_EV_NO_UPDATE, .site = 2, .hash = name});
+    }
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_DOWN, .site = 2});
+    solo_run(&s, 2 * s.r->cfg.fetch_ms + 200);
+    assert_int_equal(cell->asked, neb__bit(1));
+    solo_stop(&s);
+}
+
+/* A follower that leaves the end of the run tells the others. */
+static void who_leaves_the_end_says_goodbye(void **state)
+{
+    (void)state;
+    struct solo s[2];
+    pair_start(s, (struct neb_members){1, 3, 3, 0, NEB_NO_SITE});
+    struct neb_order end = solo_order(&s[0], (struct neb_order){.op = NEB_OP_END}, NEB_BY_OPERATOR);
+    solo_event(&s[0], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &end});
+    for (int i = 0; i < 600 && !s[1].r->paused_end; i++) pair_run(s, 100);
+    assert_true(s[0].r->ended && s[1].r->paused_end);
+    assert_true(s[0].r->peer[1].gone);
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
 /* A leader knows from its time as a follower that a root is trusted. The only other voter that signed it has lost its disk since:
  * it gets the root with its own consent. */
 static void a_trusted_root_is_for_those_who_cannot_sign_it(void **state)
@@ -599,6 +637,8 @@ int main(void)
         cmocka_unit_test(updates_are_not_fetched_twice),
         cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(who_has_no_cell_is_not_asked_before_others),
+        cmocka_unit_test(who_has_said_goodbye_is_asked_last),
+        cmocka_unit_test(who_leaves_the_end_says_goodbye),
         cmocka_unit_test(a_trusted_root_is_for_those_who_cannot_sign_it),
         cmocka_unit_test(who_comes_back_behind_the_end_is_waited_for),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),

@@ -165,16 +165,18 @@ static bool roots_in_vain(struct neb_round *r)
 }
 
 /* The next peer to ask for a cell: one that has not said since the last turn that it cannot give it, and that is not silent; else
- * one that is silent; else anybody. A neighbour that catches up itself says no at once every time, and one that works hard to give
- * what it was asked for may be silent: if the first were asked again and again, the second would never be. */
+ * one that is silent; else anybody; last, those that have said goodbye. A neighbour that catches up itself says no at once every
+ * time, and one that works hard to give what it was asked for may be silent: if the first were asked again and again, the second
+ * would never be. */
 static unsigned next_giver(const struct neb_round *r, const struct neb_core_cell *cell,
                            const uint8_t open[NEB_SITES_MAX])
 {
-    for (int turn = 0; turn < 4; turn++)
+    for (int turn = 0; turn < 5; turn++)
         for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
             unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
-            const bool no = cell->refused & neb__bit(s);
-            if (!neb__core_gives(r, s) || silent(r, s) != turn % 2 || no != turn / 2) continue;
+            const bool no = cell->refused & neb__bit(s), gone = r->peer[s].gone;
+            if (!neb__core_gives(r, s) || gone != (turn == 4)) continue;
+            if (!gone && (silent(r, s) != turn % 2 || no != turn / 2)) continue;
             bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
             if (!busy || NEB_MUTANT(ask_cells_again)) return s;
         }

@@ -405,7 +405,8 @@ static bool found_ended(const struct neb_round *r)
 }
 
 /* The leader tells everybody of the end, and who goes on its word believes that it did. A leader that lies may have told a quorum
- * only. So a site that goes shows the last records with their certificate to all that it reaches. */
+ * only. So a site that goes shows the last records with their certificate to all that it reaches. Its goodbye keeps those that
+ * still lack something from asking it first, while the leader has it and waits for them. */
 static void pass_on_the_end(struct neb_round *r)
 {
     enum { LAST = 16 };
@@ -413,10 +414,11 @@ static void pass_on_the_end(struct neb_round *r)
     if (r->state == NEB_ROUND_BOOT || neb__core_leads(r) || NEB_MUTANT(go_in_silence)) return;
     for (uint64_t i = first; i < r->final_index; i++) /* a frame ends with a change of the roster */
         if (neb__record_is_change(r->log[i - 1].record)) first = i + 1;
-    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (i != r->self && i != r->leader && r->peer[i].up && !r->peer[i].gone &&
-            (r->roster.members & neb__bit(i)))
-            neb__log_send(r, i, first, r->final_index);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
+        if (i == r->self || !r->peer[i].up || r->peer[i].gone || !(r->roster.members & neb__bit(i))) continue;
+        if (i != r->leader) neb__log_send(r, i, first, r->final_index);
+        neb__core_send(r, i, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GOODBYE});
+    }
 }
 
 /* The run is over for this site when it has applied everything and nobody needs it any more. */
