@@ -275,7 +275,7 @@ static void what_is_not_written_is_drawn(void **state)
         assert_ok(neb_params_ready(ps, d, 5));
         for (int i = 0; i < N; i++) own[i] = (float)(i % 128);
         if (waits) assert_ok(neb_param_write(a, own));
-        if (waits) assert_ok(neb__params_fill_rest(ps, 5));
+        if (waits) assert_ok(neb__params_fill_rest(ps));
         assert_ok(neb_param_read(b, waits ? here : want));
         assert_ok(neb_param_read(a, own));
         if (waits) assert_true(own[127] == 127);

@@ -404,6 +404,27 @@ static void a_mean_of_several_is_started_from(void **state)
     free(mean);
 }
 
+/* What no folder has begins with the same values beside one folder and beside the mean of two, in few bits as well. */
+static void what_a_mean_lacks_is_drawn(void **state)
+{
+    (void)state;
+    struct world w;
+    float *one = world_room(), *mean = world_room();
+    world_open(&w, "task: translate\ninit: {from: @/encoder}\npeft: {method: adapter, frozen: int8}\n", NULL);
+    const int64_t n = world_values(&w, "decoder.", one);
+    world_close(&w);
+    assert_true(n > 1000);
+    world_open(&w,
+               "task: translate\ninit: {from: [@/encoder, @/encoder]}\n"
+               "peft: {method: adapter, frozen: int8}\n",
+               NULL);
+    assert_int_equal(world_values(&w, "decoder.", mean), n);
+    for (int64_t i = 0; i < n; i++) assert_true(mean[i] == one[i]);
+    world_close(&w);
+    free(one);
+    free(mean);
+}
+
 /* A translation model whose encoder starts from a BERT-like one computes the same hidden states in it. */
 static void an_encoder_starts_from_another(void **state)
 {
@@ -460,6 +481,7 @@ int main(void)
         cmocka_unit_test(lora_comes_along_merged),
         cmocka_unit_test(adapters_come_along_as_adapters),
         cmocka_unit_test(a_mean_of_several_is_started_from),
+        cmocka_unit_test(what_a_mean_lacks_is_drawn),
         cmocka_unit_test(an_encoder_starts_from_another),
     };
     return cmocka_run_group_tests(tests, set_up, world_tear_down);

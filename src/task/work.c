@@ -77,7 +77,7 @@ static neb_status make_ready(struct neb_work *w)
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));
     if (from) NEB_TRY(neb__init_from(w->job, w->model));
-    return from ? neb__params_fill_rest(w->params, (uint64_t)w->job->seed) : NEB_OK;
+    return from ? neb__params_fill_rest(w->params) : NEB_OK;
 }
 
 static int32_t larger(int32_t a, int32_t b)

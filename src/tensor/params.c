@@ -332,6 +332,7 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
     if (ps->ready) return neb__fail(NEB_ERR_STATE, "the parameter set is already in use");
     if (!ps->count) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameters");
     ps->dev = d;
+    ps->seed = seed;
     halve_frozen(ps);
     place_all(ps);
     neb_status status = neb__partition_place(ps);
@@ -360,11 +361,17 @@ void neb__params_await(neb_params *ps)
     ps->awaited = true;
 }
 
-neb_status neb__params_fill_rest(neb_params *ps, uint64_t seed)
+/* The caller has not written p so far. */
+static neb_status draw_awaited(neb_param *p)
 {
+    if (!p->narrow || p->coded || !p->set->awaited || neb__device_rehearses(p->set->dev)) return NEB_OK;
+    return fill_narrow(p, p->set->seed);
+}
+
+neb_status neb__params_fill_rest(neb_params *ps)
+{
+    for (int i = 0; i < ps->count; i++) NEB_TRY(draw_awaited(ps->list[i]));
     ps->awaited = false;
-    for (int i = 0; !neb__device_rehearses(ps->dev) && i < ps->count; i++)
-        if (ps->list[i]->narrow && !ps->list[i]->coded) NEB_TRY(fill_narrow(ps->list[i], seed));
     return NEB_OK;
 }
 
@@ -471,6 +478,7 @@ static neb_status read_parts(const neb_param *p, const float *slab, float *host)
 neb_status neb_param_read(const neb_param *p, float *host)
 {
     NEB_TRY(must_be_ready(p));
+    NEB_TRY(draw_awaited(p->set->list[p->number])); /* a mean of folders reads what none of them has, too */
     if (p->narrow) return neb__narrow_read(p, host);
     if (!p->set->whole) return read_parts(p, NULL, host);
     memcpy(host, p->set->whole + p->whole_offset, (size_t)p->whole_values * sizeof *host);

@@ -78,16 +78,17 @@ struct neb_params {
     const struct neb_team *team;     /* processes that share the layers (team.h); NULL: none; not owned */
     struct neb_partition *partition; /* ranks hold a part each (partition.h); NULL: all is here */
     bool matrices_taken;             /* matrices.h */
+    uint64_t seed;                   /* of the initial values */
 };
 
 /* Initial values are drawn in neb_params_ready(). Random numbers for billions of weights that a folder then overwrites
  * take minutes, so a caller may say before it that it will write
  *   all parameters, none of which is trained: no value is drawn, and on a device that computes in BF16 no matrix has a
  *   copy in F32;
- *   most narrow ones: what it left out is drawn in neb__params_fill_rest(), from the same seed. */
+ *   most narrow ones: what it left out is drawn in neb__params_fill_rest(), or when it is read before. */
 void neb__params_only_use(neb_params *ps);
 void neb__params_await(neb_params *ps);
-neb_status neb__params_fill_rest(neb_params *ps, uint64_t seed);
+neb_status neb__params_fill_rest(neb_params *ps);
 
 /* Coded by the user's choice, and so in no checkpoint. */
 static inline bool neb__param_left_out(const neb_param *p)
