@@ -285,6 +285,41 @@ static void what_is_not_written_is_drawn(void **state)
     neb_device_close(d);
 }
 
+/* A file's values go to the device as they are, from any address. Without coding. */
+static void a_file_is_put_as_it_is(void **state)
+{
+    (void)state;
+    enum { N = 70 * 90 };
+    static float here[N];
+    static uint8_t file[2 * N + 1];
+    struct neb_device_config config = {.threads = 2, .compute = NEB_BF16};
+    neb_device *d;
+    neb_params *ps;
+    assert_ok(neb_device_open("cpu", &config, &d));
+    assert_ok(neb_params_create(&ps));
+    neb_param *a = neb_params_add(ps, &(struct neb_param_spec){.name = "a", .ndim = 2, .shape = {70, 90}});
+    neb_params_add(ps, &(struct neb_param_spec){.name = "c", .ndim = 1, .shape = {4}});
+    neb__params_only_use(ps);
+    assert_ok(neb_params_ready(ps, d, 5));
+    assert_true(neb__narrow_takes(a));
+    for (int i = 0; i < N; i++) {
+        const uint16_t h = (uint16_t)(0x3f00 + i % 256);
+        memcpy(file + 1 + 2 * i, &h, sizeof h);
+    }
+    assert_ok(neb__narrow_put(a, file + 1));
+    assert_ok(neb_param_read(a, here));
+    for (int i = 0; i < N; i++) {
+        const uint32_t want = (uint32_t)(0x3f00 + i % 256) << 16;
+        assert_memory_equal(&here[i], &want, sizeof want);
+    }
+    file[2 * N] = 0xff, file[2 * N - 1] = 0x80; /* the last one is an infinity */
+    check_log_quiet();
+    assert_status(neb__narrow_put(a, file + 1), NEB_ERR_RANGE);
+    check_log_restore();
+    neb_params_destroy(ps);
+    neb_device_close(d);
+}
+
 static int64_t held(const char *frozen)
 {
     struct rig r;
@@ -331,6 +366,7 @@ int main(void)
         cmocka_unit_test(every_way_computes_the_same),
         cmocka_unit_test(bf16_is_read_as_it_is),
         cmocka_unit_test(what_is_not_written_is_drawn),
+        cmocka_unit_test(a_file_is_put_as_it_is),
         cmocka_unit_test(threads_code_the_same),
         cmocka_unit_test(memory_is_saved),
         cmocka_unit_test(what_is_refused),

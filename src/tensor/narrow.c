@@ -283,17 +283,21 @@ bool neb__narrow_takes(const neb_param *p)
 
 neb_status neb__narrow_put(neb_param *p, const void *bf16)
 {
-    const uint16_t *x = bf16;
+    const uint8_t *x = bf16;
     neb_device *d = p->set->dev;
     unsigned bad = 0;
-    for (int64_t i = 0; i < p->values; i++) bad |= (x[i] & 0x7f80) == 0x7f80;
+    for (int64_t i = 0; i < p->values; i++) {
+        uint16_t h; /* a file's header may have any length, so its values lie anywhere */
+        memcpy(&h, x + (size_t)i * sizeof h, sizeof h);
+        bad |= (h & 0x7f80) == 0x7f80;
+    }
     if (bad) {
         neb_status status = not_finite();
         neb__error_prefix("%s", p->name);
         return status;
     }
     p->coded = true;
-    return d->ops->upload(d->ctx, p->set->narrow + p->narrow_at, x, (size_t)p->values * sizeof *x);
+    return d->ops->upload(d->ctx, p->set->narrow + p->narrow_at, x, (size_t)p->values * sizeof(uint16_t));
 }
 
 /* The code of p on the host, owned by the caller. */

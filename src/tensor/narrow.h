@@ -47,7 +47,7 @@ neb_status neb__narrow_alloc(neb_params *ps);
 void neb__narrow_free(neb_params *ps);
 neb_status neb__narrow_read(const neb_param *p, float *host);
 neb_status neb__narrow_write(neb_param *p, const float *host);
-/* BF16 values that need no coding. NEB_ERR_RANGE: one is not finite. */
+/* BF16 values that need no coding, at any address. NEB_ERR_RANGE: one is not finite. */
 bool neb__narrow_takes(const neb_param *p);
 neb_status neb__narrow_put(neb_param *p, const void *bf16);
 /* For a product; p is narrow. */
