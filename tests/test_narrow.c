@@ -4,6 +4,7 @@
 #include "rig.h"
 #include "base/rng.h"
 #include "tensor/narrow.h"
+#include "tensor/packed.h"
 #include "tensor/tape.h"
 
 #include <math.h>
@@ -320,6 +321,59 @@ static void a_file_is_put_as_it_is(void **state)
     neb_device_close(d);
 }
 
+static const struct neb_device_ops *cpu_ops;
+static int packs;
+
+static neb_status count_packs(void *dev, const struct neb_pack_linear *a)
+{
+    packs++;
+    return cpu_ops->pack_linear(dev, a);
+}
+
+struct product {
+    neb_param *w;
+    neb_buffer *x;
+};
+
+static void multiply(neb_tape *t, void *arg)
+{
+    const struct product *p = arg;
+    neb_op_linear(t, neb_input(t, p->x, NEB_BF16, 2, (int64_t[]){1, 90}), p->w, NULL, NEB_ACT_NONE);
+}
+
+/* Text is generated with packed weights on a device that computes in BF16, too, but those that are coded to save memory stay so. */
+static void weights_in_bf16_are_packed(void **state)
+{
+    (void)state;
+    for (int coded = 0; coded < 2; coded++) {
+        neb_device *d;
+        neb_params *ps;
+        neb_tape *t;
+        struct product p;
+        assert_ok(neb_device_open("cpu", &(struct neb_device_config){.compute = NEB_BF16}, &d));
+        struct neb_device_ops ops = *d->ops;
+        cpu_ops = d->ops, ops.pack_linear = count_packs, d->ops = &ops;
+        assert_ok(neb_params_create(&ps));
+        p.w = neb_params_add(ps, &(struct neb_param_spec){.name = "a", .ndim = 2, .shape = {70, 90}});
+        neb_params_add(ps, &(struct neb_param_spec){.name = "c", .ndim = 1, .shape = {4}});
+        neb__params_only_use(ps);
+        if (coded) assert_ok(neb__param_make_narrow(p.w, NEB_NARROW_BF16));
+        assert_ok(neb_params_ready(ps, d, 5));
+        assert_ok(neb_param_write(p.w, (float[70 * 90]){1}));
+        assert_ok(neb_buffer_create(d, 180, &p.x));
+        assert_ok(neb_tape_create(d, ps, &t));
+        packs = 0;
+        neb__tape_keep_packed(t, true);
+        assert_ok(neb_tape_run(t, &(struct neb_run){.fn = multiply, .arg = &p, .key = 1}));
+        assert_int_equal(packs, !coded);
+        neb_tape_destroy(t);
+        neb_buffer_destroy(p.x);
+        neb_params_destroy(ps);
+        d->ops = cpu_ops;
+        neb_device_close(d);
+    }
+}
+
 static int64_t held(const char *frozen)
 {
     struct rig r;
@@ -367,6 +421,7 @@ int main(void)
         cmocka_unit_test(bf16_is_read_as_it_is),
         cmocka_unit_test(what_is_not_written_is_drawn),
         cmocka_unit_test(a_file_is_put_as_it_is),
+        cmocka_unit_test(weights_in_bf16_are_packed),
         cmocka_unit_test(threads_code_the_same),
         cmocka_unit_test(memory_is_saved),
         cmocka_unit_test(what_is_refused),

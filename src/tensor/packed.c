@@ -42,7 +42,7 @@ static struct neb_packed *entry_of(neb_tape *t, const neb_param *w)
 
 const void *neb__packed_weight(neb_tape *t, neb_param *w)
 {
-    if (!t->keep_packed || t->dry || t->failed != NEB_OK || w->narrow) return NULL;
+    if (!t->keep_packed || t->dry || t->failed != NEB_OK || neb__param_left_out(w)) return NULL;
     const struct neb_device_ops *ops = t->dev->ops;
     struct neb_packed *p = entry_of(t, w);
     if (!p) {
