@@ -133,12 +133,23 @@ static void stages_on_one_device_share_its_speed(void **state)
     }
 }
 
+/* A stage that takes next to nothing ends its turns, however late they begin. */
+static void a_stage_without_work_ends_its_turns(void **state)
+{
+    (void)state;
+    const double times[] = {1e-13, 1};
+    double seconds, idle;
+    assert_ok(neb__planner_turns_sharing(times, times, 2, 64, 0, 0.5, &seconds, &idle));
+    assert_true(fabs(seconds - 64) < 1e-6); /* the other one works alone, twice as fast */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rehearsal_rounds_as_the_allocator_does),
         cmocka_unit_test(ranks_of_one_device_share_its_memory),
         cmocka_unit_test(stages_on_one_device_share_its_speed),
+        cmocka_unit_test(a_stage_without_work_ends_its_turns),
     };
     return cmocka_run_group_tests(tests, world_set_up, world_tear_down);
 }

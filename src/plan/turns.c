@@ -138,13 +138,15 @@ static bool next_event(struct sharing *h)
     for (int s = 0; s < t->stages; s++)
         if (t->clock[s] >= 0) until = fmin(until, h->now + t->clock[s] / fast);
     if (!isfinite(until)) return false;
-    const double dt = until - h->now;
+    const double before = h->now, dt = until - before;
     h->now = until;
     for (int s = 0; s < t->stages; s++) {
         if (t->clock[s] < 0) continue;
+        /* the one whose end this event is, too: of a short turn late in a step rounding may leave more than dt takes */
+        const bool over = before + t->clock[s] / fast <= until;
         h->worked += dt;
         t->clock[s] -= dt * fast;
-        if (t->clock[s] <= rounding * (t->forward[s] + t->backward[s])) end_turn(h, s);
+        if (over || t->clock[s] <= rounding * (t->forward[s] + t->backward[s])) end_turn(h, s);
     }
     return true;
 }
