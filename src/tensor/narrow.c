@@ -108,7 +108,7 @@ static neb_status encode_row(neb_narrow_kind kind, const float *x, int64_t cols,
         const int64_t n = cols - at < width ? cols - at : width, block = at / NEB_NF4_BLOCK;
         const float most = largest(x + at, n), step = int8_scale(most);
         const uint16_t half = most < smallest ? 0 : to_half(most < INFINITY ? most : 0);
-        if (!isfinite(most) || !isfinite(from_half(half))) return not_finite();
+        if (!isfinite(most) || !isfinite(from_half(half))) return NEB_ERR_RANGE;
         if (kind == NEB_NARROW_INT8) {
             memcpy(scale, &step, sizeof step);
             encode_int8(x, cols, step, (int8_t *)code);
@@ -141,7 +141,7 @@ struct encoding {
     int64_t rows, cols;
     const float *values;
     uint8_t *code, *scale;
-    atomic_int failed; /* a neb_status */
+    atomic_bool failed;
 };
 
 static void encode_task(void *arg, int task, int worker)
@@ -154,19 +154,23 @@ static void encode_task(void *arg, int task, int worker)
     const neb_status status =
         encode_rows(e->kind, left < TASK_ROWS ? left : TASK_ROWS, e->cols, e->values + first * e->cols,
                     e->code + (size_t)first * c, e->scale + (size_t)first * s);
-    if (status != NEB_OK) atomic_store(&e->failed, (int)status);
+    if (status != NEB_OK) atomic_store(&e->failed, true);
 }
 
 neb_status neb__narrow_encode(neb_narrow_kind kind, int64_t rows, int64_t cols, const float *values,
                               void *code, void *scale)
 {
     struct neb_pool *pool;
-    struct encoding e = {kind, rows, cols, values, code, scale, NEB_OK};
-    if (rows * cols < MANY) return encode_rows(kind, rows, cols, values, code, scale);
+    struct encoding e = {kind, rows, cols, values, code, scale, false};
+    if (rows * cols < MANY) {
+        const neb_status status = encode_rows(kind, rows, cols, values, code, scale);
+        return status == NEB_OK ? NEB_OK : not_finite();
+    }
     NEB_TRY(neb__pool_create(0, &pool));
     neb__pool_run(pool, encode_task, &e, (int)((rows + TASK_ROWS - 1) / TASK_ROWS));
     neb__pool_destroy(pool);
-    return atomic_load(&e.failed) == NEB_OK ? NEB_OK : not_finite();
+    /* one message, however many threads have seen it */
+    return atomic_load(&e.failed) ? not_finite() : NEB_OK;
 }
 
 static void decode_row(neb_narrow_kind kind, int64_t cols, const uint8_t *code, const uint8_t *scale,
