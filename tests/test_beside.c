@@ -83,6 +83,7 @@ struct trial {
     int zero;
     bool behind, half;
     bool gpu, graphs, late; /* late: sums are made in the join */
+    bool tiny;              /* a bucket has one value */
     bool shared, unsized;   /* all ranks compute on one GPU; no size of a bucket is named */
     bool changes;           /* one of the later steps adds up behind its runs */
     bool breaks;            /* a recording of the rank that is hurt fails */
@@ -144,6 +145,7 @@ static neb_status open_net(struct net *n, struct neb_group *g, const struct tria
     neb__tape_on_call(n->tape, beat, g);
     neb_tape_graphs(n->tape, x->graphs);
     struct neb_state_place place = {.layout = &layout, .zero = x->zero, .sums = x->unsized ? 0 : BUCKET};
+    if (x->tiny) place.sums = 1;
     NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, &place, &n->opt));
     NEB_TRY(neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->ids));
     return neb_buffer_create(n->dev, ROWS * sizeof(int32_t), &n->target);
@@ -360,6 +362,26 @@ static void ranks_of_one_gpu_add_up_behind(void **state)
     fake_gpu_end();
 }
 
+static int is_refused(struct neb_group *g, void *arg)
+{
+    struct net n = {0};
+    neb_log_set_level(NEB_LOG_NONE);
+    const neb_status status = open_net(&n, g, arg);
+    return status != NEB_ERR_CONFIG || !strstr(neb_last_error(), "parallel.bucket: 4 bytes would cut");
+}
+
+/* Billions of sums would not fit into any recording. */
+static void buckets_of_next_to_nothing_are_refused(void **state)
+{
+    (void)state;
+    fake_gpu_prepare(RANKS, 1 << 20);
+    struct trial *x = new_trial(0, false);
+    x->gpu = x->tiny = true;
+    assert_int_equal(forked_ranks(RANKS, 60, is_refused, x), 0);
+    forked_free(x, ROOM);
+    fake_gpu_end();
+}
+
 /* ---- a rank that is lost ------------------------------------------------------------------------------------- */
 
 static void hurt_here(void)
@@ -421,9 +443,13 @@ static void a_gpu_that_fails_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_beside_are_the_same_bits),    cmocka_unit_test(parameters_are_gathered_ahead),
-        cmocka_unit_test(a_rank_lost_in_the_sums_is_named), cmocka_unit_test(gpus_add_up_inside_recordings),
-        cmocka_unit_test(ranks_of_one_gpu_add_up_behind),   cmocka_unit_test(a_gpu_that_fails_is_named),
+        cmocka_unit_test(sums_beside_are_the_same_bits),
+        cmocka_unit_test(parameters_are_gathered_ahead),
+        cmocka_unit_test(a_rank_lost_in_the_sums_is_named),
+        cmocka_unit_test(gpus_add_up_inside_recordings),
+        cmocka_unit_test(ranks_of_one_gpu_add_up_behind),
+        cmocka_unit_test(a_gpu_that_fails_is_named),
+        cmocka_unit_test(buckets_of_next_to_nothing_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,6 +77,21 @@ static void cut_slab(struct neb_beside *b, const neb_params *ps)
             for (; from <= to; from++) b->bucket[from].params++;
 }
 
+/* Each of them is a call of every rank, and in a recording several nodes. */
+enum { MOST_BUCKETS = 1 << 15 };
+
+static neb_status count_buckets(struct neb_beside *b)
+{
+    const int64_t n = (b->values + b->width - 1) / b->width;
+    if (n > MOST_BUCKETS)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "parallel.bucket: %" PRId64 " bytes would cut the gradients of %" PRId64
+                         " values into %" PRId64 " sums, and %d are the most; make it larger",
+                         4 * b->width, b->values, n, MOST_BUCKETS);
+    b->n = (int)n;
+    return NEB_OK;
+}
+
 static void begin(void *arg);
 static void complete(void *arg, neb_param *p);
 static neb_status over(void *arg);
@@ -97,7 +112,7 @@ neb_status neb__beside_create(neb_optimizer *o, int64_t bucket)
     b->values = ps->trainable_values;
     b->width = gpu ? NEB_SUM_BUCKET_GPU : NEB_SUM_BUCKET;
     if (bucket) b->width = bucket;
-    b->n = (int)((b->values + b->width - 1) / b->width);
+    NEB_TRY(count_buckets(b));
     b->bucket = NEB_NEW_ARRAY(struct bucket, (size_t)b->n);
     b->cut = NEB_NEW_ARRAY(int64_t, (size_t)neb__group_size(b->data) + 1);
     if (!b->bucket || !b->cut) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d buckets", b->n);
