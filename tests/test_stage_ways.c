@@ -245,7 +245,8 @@ static void a_stage_that_is_lost_ends_the_others(void **state)
         for (int hangs = 0; hangs < 2; hangs++) {
             struct trial *x = new_trial(hangs ? AT_ONCE : LATE, hurt);
             x->hangs = hangs;
-            assert_int_equal(forked_ranks(STAGES, 1, loses_one, x), 0);
+            /* only a stage that hangs is noticed by the time; a slow machine's others must not seem to hang */
+            assert_int_equal(forked_ranks(STAGES, hangs ? 3 : 60, loses_one, x), 0);
             neighbours_name(x, hurt);
             forked_free(x, sizeof *x);
         }
