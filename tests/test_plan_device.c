@@ -2,6 +2,9 @@
 #include "check.h"
 #include "base/mem.h"
 #include "device/device.h"
+#include "fake_gpu.h"
+#include "forked.h"
+#include "plan/measure.h"
 #include "plan/plan.h"
 #include "world.h"
 
@@ -116,6 +119,36 @@ static void ranks_of_one_device_share_its_memory(void **state)
     world_close(&w);
 }
 
+/* What the ranks of a group are measured with. */
+static int measures(struct neb_group *g, void *arg)
+{
+    static struct neb_device_ops ops;
+    struct neb_group_cost cost;
+    neb_device *d;
+    const bool sends = *(const bool *)arg;
+    if (neb_device_open("cpu", &(struct neb_device_config){.threads = 1, .compute = NEB_F32}, &d) != NEB_OK)
+        return 1;
+    fake_library.missing = !sends;
+    fake_library.records = true;
+    fake_library.device = neb__group_rank(g);
+    fake_gpu_wrap(d, &ops);
+    if (neb__planner_measure_group(g, d, &cost) != NEB_OK) return 2;
+    neb_device_close(d);
+    return (fake_gpu_beside() > 0) != sends || !(cost.call[NEB_TRAFFIC_MESSAGE] > 0) || cost.beside != sends;
+}
+
+/* A message between stages is measured the way it goes: from device to device, where they can. */
+static void messages_are_measured_as_they_are_sent(void **state)
+{
+    (void)state;
+    fake_gpu_prepare(2, (size_t)64 << 20); /* a letter has a sixteenth */
+    for (int sends = 0; sends < 2; sends++) {
+        bool way = sends;
+        assert_int_equal(forked_ranks(2, 60, measures, &way), 0);
+    }
+    fake_gpu_end();
+}
+
 /* One device: where a stage that works alone is twice as fast, nobody's waiting costs anything; where it is not faster, the turns are
  * those of stages with a device each. */
 static void stages_on_one_device_share_its_speed(void **state)
@@ -148,6 +181,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rehearsal_rounds_as_the_allocator_does),
         cmocka_unit_test(ranks_of_one_device_share_its_memory),
+        cmocka_unit_test(messages_are_measured_as_they_are_sent),
         cmocka_unit_test(stages_on_one_device_share_its_speed),
         cmocka_unit_test(a_stage_without_work_ends_its_turns),
     };

@@ -178,20 +178,30 @@ struct exchange {
     int64_t *edge; /* (ranks + 1) */
 };
 
-/* A message between stages: on one machine nothing but a word goes from rank to rank, since both see the bytes; a device of its
- * own copies them down and up (optim/pipeline.c). */
+/* A message between stages, as optim/stage_ways.c sends it: from device to device where they do that by themselves. Else on one
+ * machine nothing but a word goes from rank to rank, since both see the bytes; a device of its own copies them down and up. */
 static neb_status send(const struct exchange *x, int64_t n, int peer)
 {
     neb_device *d = x->dev;
-    if (!x->on_host) NEB_TRY(d->ops->download(d->ctx, x->host, x->values, (size_t)n * sizeof *x->values));
-    return neb__group_send(x->group, x->host, x->far ? n * (int64_t)sizeof *x->values : 8, peer);
+    const size_t bytes = (size_t)n * sizeof *x->values;
+    if (neb__device_sends(x->group)) {
+        NEB_TRY(neb__device_send_begin(x->group, x->values, bytes, peer));
+        return neb__device_send_join(x->group);
+    }
+    if (!x->on_host) NEB_TRY(d->ops->download(d->ctx, x->host, x->values, bytes));
+    return neb__group_send(x->group, x->host, x->far ? bytes : 8, peer);
 }
 
 static neb_status receive(const struct exchange *x, int64_t n, int peer)
 {
     neb_device *d = x->dev;
-    NEB_TRY(neb__group_receive(x->group, x->host, x->far ? n * (int64_t)sizeof *x->values : 8, peer));
-    if (!x->on_host) NEB_TRY(d->ops->upload(d->ctx, x->values, x->host, (size_t)n * sizeof *x->values));
+    const size_t bytes = (size_t)n * sizeof *x->values;
+    if (neb__device_sends(x->group)) {
+        NEB_TRY(neb__device_receive(x->group, x->values, bytes, peer));
+        return d->ops->sync(d->ctx);
+    }
+    NEB_TRY(neb__group_receive(x->group, x->host, x->far ? bytes : 8, peer));
+    if (!x->on_host) NEB_TRY(d->ops->upload(d->ctx, x->values, x->host, bytes));
     return d->ops->sync(d->ctx);
 }
 
