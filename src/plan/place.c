@@ -39,7 +39,8 @@ neb_status neb__planner_find_place(const struct neb_job *job, int slots, struct 
     NEB_TRY(neb_device_open(job->train.device, &c, &dev));
     neb_device_get_info(dev, &info);
     p.host = !strcmp(dev->ops->name, "cpu");
-    p.device = info.memory_total > 0 ? (double)(info.memory_total - info.memory_used) : HUGE_VAL;
+    /* what the device holds from the start is a part of each rehearsal (device/rehearse.c) */
+    p.device = info.memory_total > 0 ? (double)info.memory_total : HUGE_VAL;
     neb_device_close(dev);
     p.slots = p.near = p.host ? neb__cores() : (devices > 0 ? devices : 1);
     p.devices = p.host ? 0 : p.near;
