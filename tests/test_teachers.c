@@ -462,6 +462,43 @@ static void an_encoder_starts_from_another(void **state)
     free(b);
 }
 
+static float rounded(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Positions that are kept in BF16 alone are rounded when the segment is in them, and not before. */
+static void a_folded_segment_is_rounded_once(void **state)
+{
+    (void)state;
+    enum { ROW = 32, VALUES = 32 * ROW };
+    struct world w;
+    struct neb_ready old;
+    neb_device *cpu;
+    char path[300];
+    world_path("encoder", path);
+    assert_ok(neb_device_open("cpu", NULL, &cpu));
+    assert_ok(neb__ready_open(path, "none", cpu, &old));
+    world_open_words(&w,
+                     "task: translate\ninit: {from: @/encoder}\n"
+                     "peft: {method: adapter, train: \"decoder.*\", frozen: bf16}\n",
+                     "train.dtype=bf16");
+    float *a = world_room(), *b = world_room(), *segment = b + VALUES;
+    assert_ok(neb_param_read(neb__work_model(w.work)->encoder.position, a));
+    assert_ok(neb_param_read(old.model->encoder.position, b));
+    assert_ok(neb_param_read(old.model->encoder.type, segment));
+    for (int i = 0; i < VALUES; i++) assert_true(a[i] == rounded(b[i] + segment[i % ROW]));
+    world_close(&w);
+    neb__ready_close(&old);
+    neb_device_close(cpu);
+    free(a);
+    free(b);
+}
+
 static int set_up(void **state)
 {
     int failed = world_set_up(state);
@@ -482,6 +519,7 @@ int main(void)
         cmocka_unit_test(adapters_come_along_as_adapters),
         cmocka_unit_test(a_mean_of_several_is_started_from),
         cmocka_unit_test(what_a_mean_lacks_is_drawn),
+        cmocka_unit_test(a_folded_segment_is_rounded_once),
         cmocka_unit_test(an_encoder_starts_from_another),
     };
     return cmocka_run_group_tests(tests, set_up, world_tear_down);

@@ -186,10 +186,12 @@ static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const
     return status;
 }
 
-/* A model without segments gets the folder's first segment as part of its positions. */
+/* A model without segments gets the folder's first segment as part of its positions. These come from the folder, too, where it
+ * has them: the parameter may have rounded them. */
 static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
 {
-    const struct neb_st_tensor *t = neb__st_find(st, "encoder.embed.type.weight");
+    const struct neb_st_tensor *t = neb__st_find(st, "encoder.embed.type.weight"),
+                               *own = neb__st_find(st, "encoder.embed.position.weight");
     neb_param *p = m->encoder.position;
     int64_t shape[4];
     if (!t || m->encoder.type || !p || m->arch.positions != NEB_POSITIONS_LEARNED) return NEB_OK;
@@ -199,7 +201,7 @@ static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
     size_t n = (size_t)neb_param_values(p), types = (size_t)(t->shape[0] * t->shape[1]);
     float *values = neb__malloc((n + types) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
-    neb_status status = neb_param_read(p, values);
+    neb_status status = own && same_shape(own, p) ? neb__st_to_f32(own, values) : neb_param_read(p, values);
     if (status == NEB_OK) status = neb__st_to_f32(t, values + n);
     for (size_t i = 0; status == NEB_OK && i < n; i++) values[i] += values[n + i % (size_t)shape[1]];
     if (status == NEB_OK) status = neb_param_write(p, values);
