@@ -88,4 +88,15 @@ for signals in "USR2" "XCPU" "TERM TERM TERM" "HUP TERM USR1"; do
     [ $status -gt 128 ] || fail "$signals: a run that was stopped reported success"
     grep -q "stopped at step" notice$n.log || fail "$signals left no checkpoint"
 done
+# At a soft limit of processor time the kernel repeats SIGXCPU, here five seconds later in the same long step.
+"$nebula" train one.yaml out=limit train.steps=1000000 train.log_every=1 train.tokens=32768 > limit.log 2>&1 & one=$!
+waits limit.log "step 2/"
+kill -XCPU $one
+sleep 0.2
+kill -STOP $one
+sleep 5
+kill -XCPU $one 2> /dev/null || true
+kill -CONT $one 2> /dev/null || true
+wait $one && fail "SIGXCPU: a run that was stopped reported success"
+grep -q "stopped at step" limit.log || fail "a second SIGXCPU left no checkpoint"
 echo "stop: ok"

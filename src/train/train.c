@@ -36,21 +36,34 @@ int neb__train_signal(void)
     return asked_to_stop && neb__group_started() ? SIGINT : asked_to_stop;
 }
 
-void neb__train_ask(void)
-{
-    if (!asked_to_stop) asked_to_stop = SIGTERM;
-}
-
-static void on_signal(int number)
+static sig_atomic_t now_s(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return (sig_atomic_t)now.tv_sec;
+}
+
+/* The time comes first: whatever sees the request, a handler on another thread too, sees when it came. */
+static void ask(int number)
+{
+    asked_at = now_s();
+    asked_to_stop = number;
+}
+
+void neb__train_ask(void)
+{
+    if (!asked_to_stop) ask(SIGTERM);
+}
+
+/* At a soft limit of processor time the kernel sends SIGXCPU every second of it, which may be many times a second of a
+ * clock. It stays one notice. */
+static void on_signal(int number)
+{
     if (!asked_to_stop) {
-        asked_to_stop = number;
-        asked_at = (sig_atomic_t)now.tv_sec;
+        ask(number);
         return;
     }
-    if (number != SIGINT && now.tv_sec - asked_at < NOTICE_S) return;
+    if (number == SIGXCPU || (number != SIGINT && now_s() - asked_at < NOTICE_S)) return;
     signal(number, SIG_DFL);
     raise(number); /* when this handler has returned */
 }
