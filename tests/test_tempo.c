@@ -27,7 +27,7 @@ static void nothing_is_known(void **state)
     (void)state;
     struct neb_tempo t = {0};
     assert_float_equal(neb__tempo_of(&t, 0), 1, 0);
-    assert_float_equal(neb__tempo_furthest(&t), 0, 0);
+    assert_float_equal(neb__tempo_furthest(&t, 0, 0), 0, 0);
     round_of(&t, (const uint32_t[]){100}, 1);
     assert_float_equal(neb__tempo_of(&t, 1), 1, 0); /* in no record yet: nobody knows its speed */
 }
@@ -42,7 +42,7 @@ static void steps_are_speeds(void **state)
     for (int i = 0; i < 4; i++) assert_float_equal(neb__tempo_of(&t, (uint16_t)i), 1, 1e-9);
     for (int k = 0; k < 20; k++) round_of(&t, (const uint32_t[]){100, 50, 20, 10}, 4);
     for (int i = 0; i < 4; i++) assert_float_equal(neb__tempo_of(&t, (uint16_t)i), speed[i], 0.01);
-    assert_float_equal(neb__tempo_furthest(&t), 2100, 1e-6);
+    assert_float_equal(neb__tempo_furthest(&t, 3, 0), 2100, 1e-6);
 }
 
 /* A site whose line is thin sends four intervals at once. It is not faster than the others, nor they slower. */
@@ -53,7 +53,7 @@ static void a_late_site_is_not_slow(void **state)
     for (int k = 0; k < 40; k++) round_of(&t, (const uint32_t[]){100, k % 4 == 3 ? 400 : 0}, 2);
     assert_true(neb__tempo_of(&t, 0) > 0.6);
     assert_true(neb__tempo_of(&t, 1) > 0.6);
-    assert_float_equal(neb__tempo_furthest(&t), 4000, 1e-6);
+    assert_float_equal(neb__tempo_furthest(&t, 0, 0), 4000, 1e-6);
 }
 
 /* A site was away: its tempo is that of the last rounds, and comes back with it. */
@@ -74,7 +74,7 @@ static void a_claim_has_a_bound(void **state)
     struct neb_tempo t = {0};
     for (int k = 0; k < 20; k++) round_of(&t, (const uint32_t[]){100, 100, 4000000000u}, 3);
     assert_float_equal(neb__tempo_of(&t, 0), 1 / 16.0, 1e-9);
-    assert_float_equal(neb__tempo_furthest(&t), 16 * 2000.0, 1e-6);
+    assert_float_equal(neb__tempo_furthest(&t, 0, 0), 16 * 2000.0, 1e-6);
     struct neb_record *rec = neb__record_new(1);
     assert_non_null(rec);
     rec->c1 = CELLS;
@@ -85,12 +85,26 @@ static void a_claim_has_a_bound(void **state)
     neb__free(rec);
 }
 
+/* The first record of a run may name one site alone. Whoever reads it has made steps, too. */
+static void the_first_claim_has_a_bound(void **state)
+{
+    (void)state;
+    struct neb_tempo t = {0};
+    round_of(&t, (const uint32_t[]){0, 4000000000u}, 2);
+    assert_float_equal(neb__tempo_furthest(&t, 0, 0), 0, 0);
+    assert_float_equal(neb__tempo_furthest(&t, 0, 50), 16 * 50.0, 1e-6);
+    struct neb_tempo honest = {0};
+    round_of(&honest, (const uint32_t[]){0, 100}, 2);
+    assert_float_equal(neb__tempo_furthest(&honest, 0, 10), 100, 1e-6);
+    assert_float_equal(neb__tempo_furthest(&honest, 1, 120), 120, 1e-6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_known),        cmocka_unit_test(steps_are_speeds),
         cmocka_unit_test(a_late_site_is_not_slow), cmocka_unit_test(the_past_fades),
-        cmocka_unit_test(a_claim_has_a_bound),
+        cmocka_unit_test(a_claim_has_a_bound),     cmocka_unit_test(the_first_claim_has_a_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -361,7 +361,6 @@ void neb__session_apply(neb_session *s, const struct neb_action *a)
         neb__session_halt(s, why);
         return;
     }
-    neb__session_tempo_follow(s, a->index);
     neb__session_apply_took(s, neb__seconds_since(start));
     pthread_mutex_lock(&s->lock);
     s->status.apply_s += neb__seconds_since(start);

@@ -114,6 +114,8 @@ static void publish(neb_session *s)
     neb__session_follow_class(s, st.cls);
     neb__session_follow_budget(s, st.budget);
     neb__news_follow(s, &st);
+    neb__session_tempo_follow(
+        s, st.commit); /* not when one is applied: a site that starts again has its log already */
     if (st.ending && !st.ended) neb__end_begin(s);
     if (st.ended && st.applied >= st.commit) neb__end_report(s);
     struct neb_end_state end;

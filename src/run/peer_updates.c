@@ -137,7 +137,7 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
     neb__updates_set_norm(&s->updates, &hash, norm);
     if (status == NEB_OK && !here && !needed) status = neb__unnamed_add(s, &h, &hash);
     if (status == NEB_OK && !here && !needed) neb__relaying_pass_on(s, peer, h.site, &hash, bytes, n);
-    if (status == NEB_OK && !here) neb__session_tempo_hear(s, &h);
+    if (status == NEB_OK && !here && !needed) neb__session_tempo_hear(s, &h); /* not one of an old record */
     if (status == NEB_OK)
         have(s, &h, &hash, norm);
     else if (status != NEB_ERR_NOSPACE)

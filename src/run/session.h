@@ -250,7 +250,7 @@ void neb__session_reach(neb_session *s, uint16_t peer, uint32_t kind, const void
 void neb__session_orders(neb_session *s);
 
 /* tempo.c: the records up to this one are counted; this site's steps beside those of the fastest, at most 1; and, from any
- * thread, the steps of the furthest site (0: not known, or of no account in a run of fixed pace). */
+ * thread, the steps of the furthest site, this one included (0: not known, or of no account in a run of fixed pace). */
 void neb__session_tempo_follow(neb_session *s, uint64_t record);
 double neb__session_tempo(neb_session *s);
 void neb__session_tempo_hear(neb_session *s,

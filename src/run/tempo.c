@@ -8,8 +8,9 @@
  * The learning rate follows the furthest site for the same reason. By its own steps a slow site would be in the middle of the
  * schedule when the run ends, and its last updates would be as loud as the first ones.
  *
- * Steps are claims. One site counts at most sixteen times the middle one, the lower of two; under a
- * rule against lies (round/influence.h) every site goes by its own steps. */
+ * Steps are claims. One site counts at most sixteen times the middle one, the lower of two. A site counts itself among them before
+ * it is in the log, or the first claim of a run would have no bound. Where updates are combined coordinate by coordinate
+ * (round/influence.h) every site goes by its own steps. */
 #include "run/tempo.h"
 #include "base/clamp.h"
 #include "run/session.h"
@@ -33,29 +34,33 @@ void neb__tempo_count(struct neb_tempo *t, const struct neb_record *rec, uint32_
     }
 }
 
-/* The most of all, at most sixteen times the middle one of those that have any. 0: nobody has. */
-static double most_of(const double *steps)
+enum { NOBODY = -1 };
+
+/* The most of all, at most sixteen times the middle one of those that have any, and of site `self`, which has `own` or more. 0:
+ * nobody has. */
+static double most_of(const double *steps, int self, double own)
 {
     double v[NEB_SITES_MAX];
     int n = 0;
     for (int i = 0; i < NEB_SITES_MAX; i++) {
-        if (!(steps[i] > 0)) continue;
+        const double x = i == self ? fmax(own, steps[i]) : steps[i];
+        if (!(x > 0) && i != self) continue;
         int j = n++;
-        for (; j && v[j - 1] > steps[i]; j--) v[j] = v[j - 1];
-        v[j] = steps[i];
+        for (; j && v[j - 1] > x; j--) v[j] = v[j - 1];
+        v[j] = x;
     }
     return n ? fmin(v[n - 1], STEPS_TIMES * v[(n - 1) / 2]) : 0;
 }
 
 double neb__tempo_of(const struct neb_tempo *t, uint16_t site)
 {
-    const double most = most_of(t->recent), own = t->recent[site];
+    const double most = most_of(t->recent, NOBODY, 0), own = t->recent[site];
     return most > 0 && own > 0 ? neb__clamp(own / most, least_tempo, 1) : 1;
 }
 
-double neb__tempo_furthest(const struct neb_tempo *t)
+double neb__tempo_furthest(const struct neb_tempo *t, uint16_t self, double own)
 {
-    return most_of(t->all);
+    return most_of(t->all, self, own);
 }
 
 /* ---- of a session -------------------------------------------------------------------------------------- */
@@ -85,7 +90,7 @@ void neb__session_tempo_follow(neb_session *s, uint64_t record)
             neb__tempo_count(t, rec, s->mirror.outer->cells, s->fragments);
     }
     pthread_mutex_lock(&s->lock);
-    s->run_steps = (int64_t)neb__tempo_furthest(t);
+    s->run_steps = (int64_t)neb__tempo_furthest(t, s->self, (double)s->status.steps);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -108,7 +113,7 @@ void neb__session_tempo_hear(neb_session *s, const struct neb_update_header *h)
     pthread_mutex_unlock(&s->lock);
     if (guess > 0.8 || (t->guess > 0 && guess > t->guess)) return;
     t->guess = fmax(guess, 1.0 / STEPS_TIMES); /* one claim, and no record yet */
-    neb__round_set_interval(s->core, (uint32_t)own);
+    neb__round_set_interval(s->core, (uint32_t)fmin(own, (double)s->config.interval));
 }
 
 int64_t neb__session_run_steps(neb_session *s)

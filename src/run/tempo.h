@@ -21,7 +21,8 @@ void neb__tempo_count(struct neb_tempo *t, const struct neb_record *rec, uint32_
 /* Steps of this site beside those of the fastest, of late: above 0 and at most 1; 1 if it is not known. */
 double neb__tempo_of(const struct neb_tempo *t, uint16_t site);
 
-/* Steps that the furthest site has in the log, over the whole model. */
-double neb__tempo_furthest(const struct neb_tempo *t);
+/* Steps that the furthest site has in the log, over the whole model. own: what site `self` has made, in the log or not; by it a
+ * site that is in the log alone is measured. */
+double neb__tempo_furthest(const struct neb_tempo *t, uint16_t self, double own);
 
 #endif
