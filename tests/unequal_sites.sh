@@ -36,4 +36,11 @@ last=$(grep "^slow .* step " log | tail -n 1)
 echo "$last" | grep -qE "int4 every ([1-9]|1[0-2]) steps" || fail "the slow site still sends every 20 steps: $last"
 echo "$last" | sed -n 's/.* lr \([0-9.e+-]*\) .*/\1/p' | awk '{ ok = $1 < 1e-3 } END { exit !ok }' || fail "the slow site's learning rate: $last"
 [ "$(grep -c "^fast .* every 20 steps" log)" -gt 0 ] || fail "the fast site's interval has changed"
-echo "unequal sites: ok, $(steps slow) steps beside $(steps fast)"
+counts="$(steps slow) steps beside $(steps fast)"
+
+# Where a site has steps of its own, each goes by its own: the slow one is at step 20 of its 60 when the fast one is beyond 60.
+sed -e 's/steps: 600/steps: 300/' -e 's/{speed: 150}/{speed: 600, steps: 60}/' job.yaml > own.yaml
+"$nebula" lab own.yaml out=own > log 2>&1 || fail "the run with own steps failed"
+rate() { sed -n "s|^slow .* step $1/60 .* lr \([0-9.e+-]*\) .*|\1|p" log; }
+echo "$(rate 40)" | awk '{ ok = $1 > 4e-4 } END { exit !ok }' || fail "the learning rate at step 40 of 60 is '$(rate 40)'"
+echo "unequal sites: ok, $counts"

@@ -187,6 +187,8 @@ bool neb__job_has(const struct neb_job *j,
                   const struct neb_job_data *d); /* a corpus of this process's site */
 /* Which share of the text the site `at` draws, among how many: the sites that train divide it. */
 void neb__job_share(const struct neb_job *j, int64_t *share, int64_t *shares);
+/* A site has train.steps of its own, so the steps of one site say nothing of where another is. */
+bool neb__job_has_own_steps(const struct neb_job *j);
 /* Beams that distill.sequence asks for; 0: none, or it is no such word. */
 int64_t neb__job_beams(const struct neb_job *j);
 const char *neb__strategy_name(enum neb_strategy s);

@@ -361,6 +361,15 @@ void neb__job_share(const struct neb_job *j, int64_t *share, int64_t *shares)
     *share %= *shares; /* a witness behind the last site that trains */
 }
 
+bool neb__job_has_own_steps(const struct neb_job *j)
+{
+    for (int i = 0; i < j->doc.n; i++) {
+        const char *path = j->doc.list[i].path, *rest = strchr(path, ']');
+        if (!strncmp(path, "sites[", 6) && rest && !strcmp(rest, "].train.steps")) return true;
+    }
+    return false;
+}
+
 static neb_status find_site(const struct neb_job *j, const char *site, int *at)
 {
     char names[256] = "";

@@ -25,10 +25,12 @@ void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now)
 }
 
 /* Where this site is in the steps of the job: where the furthest site is. By its own steps a slow site would be in the middle of the
- * learning rate's schedule when the others are at its end. Steps that cost privacy, or repeat exactly, are its own. */
+ * learning rate's schedule when the others are at its end. Steps that cost privacy, repeat exactly, or were given to this site or
+ * another one (sites[].train.steps) are its own. */
 static int64_t place(const struct neb_trainer *t)
 {
-    neb_session *rounds = neb__trainer_costs(t) ? NULL : neb__trainer_rounds(t);
+    const bool alone = neb__trainer_costs(t) || neb__job_has_own_steps(t->job);
+    neb_session *rounds = alone ? NULL : neb__trainer_rounds(t);
     const int64_t own = t->progress.step, run = rounds ? neb__session_run_steps(rounds) : 0;
     return run > own ? run : own;
 }
