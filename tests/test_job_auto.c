@@ -119,6 +119,37 @@ static void the_reasons_are_said(void **state)
     assert_ok(read_job("train: {steps: 1000}\n", &j));
     assert_int_equal(neb__job_settled(&j, list), 0);
     neb__job_free(&j);
+    assert_ok(read_job("train: {steps: 4000}\nwan: {merge_after: 5, fragments: 1, rung: int4}\n" TWO, &j));
+    assert_int_equal(neb__job_settled(&j, list), 4);
+    assert_non_null(strstr(list[2].why, "fixed pace"));
+    neb__job_free(&j);
+}
+
+/* A site that trains without the others has the usual values, and no roster to give as a reason. */
+static void a_site_alone_chooses_nothing(void **state)
+{
+    (void)state;
+    struct neb_job j;
+    struct neb_settled list[NEB_SETTLED_MAX];
+    assert_ok(read_job("train: {steps: 20000, tokens: 16384}\ndata: [{file: x}]\n" TWO, &j));
+    assert_ok(neb__job_at(&j, "a"));
+    neb__job_alone(&j);
+    assert_ok(neb__job_settle_alone(&j));
+    is_chosen(&j, "adamw", 0.98, 100, 0.7);
+    assert_int_equal(neb__job_settled(&j, list), 0);
+    neb__job_free(&j);
+}
+
+static void own_steps_are_seen(void **state)
+{
+    (void)state;
+    struct neb_job j;
+    assert_ok(read_job("train: {steps: 300}\n" TWO, &j));
+    assert_false(neb__job_has_own_steps(&j));
+    neb__job_free(&j);
+    assert_ok(read_job("train: {steps: 300}\nsites: [{name: a}, {name: b, train: {steps: 30}}]\n", &j));
+    assert_true(neb__job_has_own_steps(&j));
+    neb__job_free(&j);
 }
 
 static void set_facts(const struct sites *s, const struct neb_fact *fact, uint32_t n)
@@ -169,10 +200,9 @@ int main(void)
     check_make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/job.yaml", dir);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_job_decides),
-        cmocka_unit_test(a_site_follows_its_own_batch),
-        cmocka_unit_test(the_reasons_are_said),
-        cmocka_unit_test(the_roster_says_by_which_rules),
+        cmocka_unit_test(the_job_decides),      cmocka_unit_test(a_site_follows_its_own_batch),
+        cmocka_unit_test(the_reasons_are_said), cmocka_unit_test(a_site_alone_chooses_nothing),
+        cmocka_unit_test(own_steps_are_seen),   cmocka_unit_test(the_roster_says_by_which_rules),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     check_remove_dir(dir);

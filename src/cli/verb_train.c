@@ -82,7 +82,7 @@ static neb_status run(struct neb_call *c)
     NEB_TRY(read_job(c, o, c->words + 1, c->n - 1, &job));
     neb_status status = settle_strategy(c, o, &job);
     if (status == NEB_OK && o->alone) neb__job_alone(&job);
-    if (status == NEB_OK && job.at < 0) status = neb__job_set_rules(&job, NEB_SETTINGS_OLD);
+    if (status == NEB_OK && job.at < 0) status = neb__job_settle_alone(&job);
     struct neb_watch_child page = {0};
     bool first = neb__launch_needed(&job) || neb__job_ranks(&job) == 1; /* not one of the ranks */
     first = first && !neb__planner_is_probe();

@@ -201,6 +201,9 @@ neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 /* The rules of this run (NEB_SETTINGS_NOW when a job has been read): fills in again what the job leaves to the program. */
 neb_status neb__job_set_rules(struct neb_job *j, enum neb_settings_rules rules);
 
+/* A site by itself, for which there is nothing to choose. */
+neb_status neb__job_settle_alone(struct neb_job *j);
+
 /* What was filled in, and why. Returns how many; 0 for a job that is no replica run. */
 enum { NEB_SETTLED_MAX = 4 };
 struct neb_settled {

@@ -163,6 +163,12 @@ neb_status neb__job_set_rules(struct neb_job *j, enum neb_settings_rules rules)
     return fill_in(j);
 }
 
+neb_status neb__job_settle_alone(struct neb_job *j)
+{
+    j->settings.replica = false;
+    return fill_in(j);
+}
+
 int neb__job_settings_words(const struct neb_job *j, char word[NEB_JOB_SETTINGS_WORDS][NEB_JOB_WORD])
 {
     int n = 0;
@@ -212,7 +218,9 @@ static void say_beta2(const struct neb_job *j, struct neb_settled *out)
 static void say_interval(const struct neb_job *j, struct neb_settled *out)
 {
     snprintf(out->value, sizeof out->value, "%" PRId64, j->wan.interval);
-    if (j->settings.steps > 0)
+    if (j->wan.merge_after >= 0)
+        snprintf(out->why, sizeof out->why, "a run of fixed pace (wan.merge_after)");
+    else if (j->settings.steps > 0)
         snprintf(out->why, sizeof out->why, "%.0f steps make %d rounds, each of 10 to 100 steps%s",
                  j->settings.steps, j->settings.apart ? ROUNDS_APART : ROUNDS,
                  j->settings.apart ? "; the sites have different text" : "");
