@@ -34,6 +34,7 @@ struct member {
     const char *rung;
     uint64_t token_target;
     double clip, noise;
+    bool other_outer; /* the job, as it is by now, means another outer step than the run began with */
     void *state;
     size_t state_size;
 };
@@ -44,13 +45,14 @@ static neb_status prepare_member(struct member *m)
     c.interval = 10;
     c.fragments = 2;
     c.round_ms = 1500;
-    c.outer_lr = 1;
+    c.outer_lr = m->other_outer ? 0.7f : 1;
     c.outer_momentum = 0;
     c.rung = m->rung ? m->rung : "int8";
     c.token_target = m->token_target;
     c.clip = m->clip;
     c.noise = m->noise;
     NEB_TRY(neb_session_open(m->dir, &c, &m->session));
+    if (m->other_outer) neb__session_keep_outer(m->session);
     int64_t half = VALUES / PARAMS;
     for (int i = 0; i < PARAMS; i++) {
         char name[16];
@@ -274,7 +276,9 @@ static void one_restart(struct member m[2], bool with_state)
     if (with_state) save(&m[1]);
     neb_session_close(m[1].session);
     /* x stays as it is: a trainer that comes back has put its checkpoint there, not the initial values */
+    m[1].other_outer = true;
     assert_ok(open_member(&m[1]));
+    assert_float_equal(m[1].session->config.outer_lr, 1, 0); /* that of its log */
     after = look(&m[1]);
     /* the snapshots are older: the replay moves x with theta */
     (with_state ? same_stand : near_stand)(&before, &after);

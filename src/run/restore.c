@@ -10,6 +10,7 @@
 #include "run/unnamed.h"
 #include "base/clamp.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "outer/arith.h"
 
@@ -315,9 +316,35 @@ static void offer(neb_session *s, const struct neb_hash *hash)
     neb__buf_free(&b);
 }
 
+void neb__session_keep_outer(neb_session *s)
+{
+    s->keeps_outer = true;
+}
+
+/* With another outer step than its log's a site would refuse the records that it has, and the others it. */
+static void keep_outer(neb_session *s, const struct neb_ledger_found *log)
+{
+    const float asked = s->config.outer_lr;
+    for (uint64_t i = log->records; s->keeps_outer && i > 0; i--) {
+        struct neb_record *rec;
+        float has = 0;
+        if (neb__record_decode(log->bytes.data + log->at[i - 1], log->size[i - 1], &rec) != NEB_OK) continue;
+        if (rec->type == NEB_RECORD_ROUND || rec->type == NEB_RECORD_SURVIVORS)
+            memcpy(&has, &rec->eta, sizeof has);
+        neb__free(rec);
+        if (!(has > 0 && has <= 2)) continue;
+        s->config.outer_lr = has;
+        break;
+    }
+    if (s->config.outer_lr < asked || s->config.outer_lr > asked)
+        neb__info("wan.outer_lr stays %g, with which this run began; the job as it is now would mean %g",
+                  (double)s->config.outer_lr, (double)asked);
+}
+
 static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log)
 {
     struct found f = {0};
+    keep_outer(s, log);
     NEB_TRY(first_roster(s));
     const uint64_t trains = neb__members_roster(&s->members, NULL).trains;
     if (s->secure && __builtin_popcountll(trains) < 3)

@@ -173,12 +173,10 @@ static neb_status start(neb_session *s)
 {
     if (s->driver.runs || s->mirror.outer) return neb__fail(NEB_ERR_STATE, "the session has started");
     NEB_TRY(neb__mirror_arrange(&s->mirror, &s->model[NEB_AGREED_LAYOUT]));
-    NEB_TRY(neb__session_settings_hash(s, &s->model[NEB_AGREED_SETTINGS]));
     s->started = neb__now_ns();
-    if (s->mirror.values) {
-        NEB_TRY(neb__session_restore(s));
-        neb__agreement_load(s);
-    }
+    if (s->mirror.values) NEB_TRY(neb__session_restore(s));
+    NEB_TRY(neb__session_settings_hash(s, &s->model[NEB_AGREED_SETTINGS])); /* the log has a say in them */
+    if (s->mirror.values) neb__agreement_load(s);
     NEB_TRY(neb__session_watch_lines(s));
     NEB_TRY(neb__exit_watch(s));
     NEB_TRY(neb__net_start(s->net));

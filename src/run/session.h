@@ -126,6 +126,7 @@ struct neb_session {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool paused, ended, halted, ending;
+    bool keeps_outer;    /* the log's outer step counts, not the job's */
     int64_t run_steps;   /* of the furthest site, by the log */
     neb_status mismatch; /* a peer trains another model */
     bool stopped;        /* its threads are joined, its links closed (session.c) */
@@ -212,6 +213,9 @@ neb_status neb__session_check_folder(const struct neb_job *job, int site);
 /* What the job leaves to the program, by the rules of the roster in the site's folder. */
 neb_status neb__session_settings(struct neb_job *job, int site);
 const char *neb__session_folder(const struct neb_job *job, int site);
+/* Before the start: the job leaves the outer step to the program. What it means follows from the job, which may have grown since;
+ * a log goes on with the outer step that it has. */
+void neb__session_keep_outer(neb_session *s);
 struct neb_session_config neb__session_config(const struct neb_job *job, int site);
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out);
 

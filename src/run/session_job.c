@@ -211,6 +211,7 @@ static neb_status open_job(struct neb_job *job, const char *site, neb_session **
     NEB_TRY(neb__session_settings(job, at));
     struct neb_session_config c = neb__session_config(job, at);
     NEB_TRY(neb_session_open(neb__session_folder(job, at), &c, &s));
+    if (job->settings.outer_lr) neb__session_keep_outer(s);
     neb_status status = neb__session_check_roster(s, job, at);
     if (status == NEB_OK) status = set_privacy(s, job);
     if (status != NEB_OK)

@@ -60,6 +60,7 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     if (t->split && t->job->wan.recorded) return NEB_OK; /* a folder stands for the other site */
     NEB_TRY(neb_session_open(neb__session_folder(t->job, t->job->at), &c, &t->session));
     neb__session_on_request(t->session, keeps_apart(t));
+    if (t->job->settings.outer_lr) neb__session_keep_outer(t->session);
     NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
     const struct neb_hash *tokenizer = t->gate ? neb__gate_tokenizer(t->gate) : neb__tok_hash(t->data.tok);
     NEB_TRY(tell_job(t, tokenizer));
