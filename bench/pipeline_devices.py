@@ -22,6 +22,7 @@ import tempfile
 import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
+running = []
 
 JOB = """name: two-devices
 task: causal
@@ -105,7 +106,9 @@ def refused(o, device):
 
 
 def start(o, log, *words):
-    return subprocess.Popen([o.nebula, *words], stdout=open(log, "w"), stderr=subprocess.STDOUT)
+    p = subprocess.Popen([o.nebula, *words], stdout=open(log, "w"), stderr=subprocess.STDOUT)
+    running.append(p)
+    return p
 
 
 def lab(o, out, *more):
@@ -225,6 +228,10 @@ def main():
         print(json.dumps(f))
         pathlib.Path("figures.json").write_text(json.dumps(f, indent=1) + "\n")
     finally:
+        for p in running: # if one of two has failed, the other one still trains
+            if p.poll() is None:
+                p.terminate()
+                p.wait()
         if o.out:
             pathlib.Path(o.out).mkdir(parents=True, exist_ok=True)
             for name in ("figures.json", "curve.tsv", "one.yaml", "two.yaml", "one.log", "two.log", "pilot.log"):
