@@ -75,7 +75,7 @@ int summing_sums(struct summing *m, unsigned with, int *voids)
 void summing_wait(struct summing *m, unsigned with, int more)
 {
     int voids, until = summing_sums(m, with, &voids) + more;
-    for (int i = 0; i < 2400 && summing_sums(m, with, &voids) < until; i++) sleep_ms(50);
+    for (int i = 0; i < 20000 && summing_sums(m, with, &voids) < until; i++) sleep_ms(50);
     int n = summing_sums(m, with, &voids);
     if (n < until) fail_msg("%d of %d sums, %d void", n, until, voids);
 }
