@@ -53,7 +53,7 @@
 extern "C" {
 #endif
 
-#define NEB_DEVICE_ABI 8u
+#define NEB_DEVICE_ABI 9u
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
@@ -67,6 +67,8 @@ enum neb_slot { /* for scratch_bytes */
                 NEB_SLOT_LINEAR_XENT,
                 NEB_SLOT_SUMSQ,
                 NEB_SLOT_MUON,
+                NEB_SLOT_ATTN_BIASED,
+                NEB_SLOT_ATTN_BIASED_BWD,
 };
 
 /* Functions of the program that a plug-in may call; it cannot see the program's internals. Both may be called
@@ -227,6 +229,10 @@ struct neb_device_ops {
      * else touches the values. A recording that contains one contains its join. [optional, both or none] */
     neb_status (*exchange_beside)(void *dev, void *comm, const struct neb_comm_exchange *);
     neb_status (*exchange_join)(void *dev, void *comm);
+
+    /* for relative positions: attention with a bias for distances. [optional, both or none]: without them such a model is refused */
+    neb_status (*attn_biased)(void *dev, const struct neb_attn_biased *);
+    neb_status (*attn_biased_bwd)(void *dev, const struct neb_attn_biased_bwd *);
 };
 
 /* For a plug-in in the making: a primitive that is NULL is computed on the host, with copies in both directions. */

@@ -282,6 +282,29 @@ struct neb_attn_bwd {
     void *scratch;
 };
 
+/* A learned number for the distance of a key and a query, which is added to scale * q k^T (T5). The distance d is the key's
+ * position - (q_offset + the query's position), with the q_offset of neb_attn_softmax. Distance d <= 0 is in bucket b, the last one
+ * with from[b] <= -d. Distance d > 0 is in bucket buckets + b, the last one with from[b] <= d, if both_ways; else it counts as 0. */
+enum { NEB_BIAS_BUCKETS = 128 };
+struct neb_attn_bias {
+    const float *table; /* (buckets, heads), with both_ways (2 buckets, heads) */
+    float *dtable;      /* backward: the same shape, or NULL: not wanted */
+    int acc_dtable;
+    int both_ways;
+    int64_t buckets;                /* 1 to NEB_BIAS_BUCKETS */
+    int32_t from[NEB_BIAS_BUCKETS]; /* from[0] is 0, and none is below the one before */
+};
+
+struct neb_attn_biased {
+    struct neb_attn a;
+    struct neb_attn_bias bias;
+};
+
+struct neb_attn_biased_bwd {
+    struct neb_attn_bwd b;
+    struct neb_attn_bias bias;
+};
+
 #ifdef __cplusplus
 }
 #endif

@@ -51,15 +51,17 @@
     X(attn_bwd, neb_attn_bwd)          \
     X(linear_xent, neb_linear_xent)
 
-/* Optional: for generating text, for drawing tokens, for Muon, for frozen weights in few bits. */
-#define NEB_OPTIONAL_SLOTS(X)           \
-    X(best, neb_best)                   \
-    X(pack_linear, neb_pack_linear)     \
-    X(attn_listed, neb_attn_listed)     \
-    X(sample, neb_sample)               \
-    X(muon, neb_muon_args)              \
-    X(widen, neb_widen)                 \
-    X(linear_narrow, neb_linear_narrow) \
-    X(linear_narrow_bwd, neb_linear_narrow_bwd)
+/* Optional: for generating text, for drawing tokens, for Muon, for frozen weights in few bits, for relative positions. */
+#define NEB_OPTIONAL_SLOTS(X)                   \
+    X(best, neb_best)                           \
+    X(pack_linear, neb_pack_linear)             \
+    X(attn_listed, neb_attn_listed)             \
+    X(sample, neb_sample)                       \
+    X(muon, neb_muon_args)                      \
+    X(widen, neb_widen)                         \
+    X(linear_narrow, neb_linear_narrow)         \
+    X(linear_narrow_bwd, neb_linear_narrow_bwd) \
+    X(attn_biased, neb_attn_biased)             \
+    X(attn_biased_bwd, neb_attn_biased_bwd)
 
 #endif

@@ -1,5 +1,5 @@
 /* conform_attn.c: attention: packed sequences of random lengths (also 0), grouped heads, causal and cross,
- * dropout masks bit by bit; the fused slot and the primitives against one naive version. */
+ * dropout masks bit by bit, a bias for distances; the fused slots and the primitives against one naive version. */
 #include "base/clamp.h"
 #include "device/conform.h"
 
@@ -12,6 +12,7 @@ struct attn_case {
     uint32_t threshold, op;
     struct neb_ctl host;
     double scale;
+    const struct neb_attn_bias *bias; /* NULL: none; its table is that of struct attn_want */
 };
 
 /* Number of keys that row r of sequence i sees, from the first on. */
@@ -26,6 +27,21 @@ static double mask_of(const struct attn_case *a, int64_t i, int64_t head, int64_
 {
     return neb__cf_mask(&a->host, a->threshold, a->op, (uint32_t)head << 20 | (uint32_t)(j / 8), (int)(j % 8),
                         (uint32_t)(r - a->q.starts[i]), a->q.sample[a->q.starts[i]]);
+}
+
+/* Row of the table for key j of sequence i and query r. */
+static int64_t bucket_of(const struct attn_case *a, int64_t i, int64_t r, int64_t j)
+{
+    const struct neb_attn_bias *b = a->bias;
+    const int64_t tq = a->q.starts[i + 1] - a->q.starts[i], tk = a->k.starts[i + 1] - a->k.starts[i],
+                  d = j - (tk - tq + r - a->q.starts[i]),
+                  n = d <= 0         ? -d
+                      : b->both_ways ? d
+                                     : 0;
+    int64_t bucket = 0;
+    for (int64_t x = 0; x < b->buckets; x++)
+        if (b->from[x] <= n) bucket = x;
+    return bucket + (d > 0 && b->both_ways ? b->buckets : 0);
 }
 
 /* p[j] for the keys of one query, before dropout; returns the log-sum-exp. */
@@ -81,6 +97,8 @@ struct attn_want {
     double *o, *lse, *dq, *dk, *dv;
     double *size_q,
         *size_k; /* squares of the terms that cancel in dq and dk: p (dp - dot), each with its own rounding */
+    const double *table; /* (buckets, heads), with a bias */
+    double *dtable, *size_table;
 };
 
 static void naive_query(const struct attn_case *a, const struct attn_want *w, int64_t i, int64_t head,
@@ -93,6 +111,7 @@ static void naive_query(const struct attn_case *a, const struct attn_want *w, in
         p[j] = 0;
         for (int64_t x = 0; x < a->hd; x++)
             p[j] += a->scale * q[x] * w->k[(k0 + j) * w->ldk + kh * a->hd + x];
+        if (a->bias) p[j] += w->table[bucket_of(a, i, r, j) * a->heads + head];
     }
     if (n) w->lse[head * a->q.rows + r] = probs(p, n, p);
     for (int64_t j = 0; j < n; j++) {
@@ -109,6 +128,11 @@ static void naive_query(const struct attn_case *a, const struct attn_want *w, in
     for (int64_t j = 0; j < n; j++) {
         const double ds = p[j] * (dp[j] - dot) * a->scale,
                      parts = p[j] * (fabs(dp[j]) + fabs(dot)) * a->scale;
+        if (a->bias) {
+            const int64_t at = bucket_of(a, i, r, j) * a->heads + head;
+            w->dtable[at] += ds / a->scale;
+            w->size_table[at] += parts * parts / (a->scale * a->scale);
+        }
         for (int64_t x = 0; x < a->hd; x++) {
             const int64_t kv = (k0 + j) * w->ldk + kh * a->hd + x;
             w->dq[r * w->ldq + head * a->hd + x] += ds * w->k[kv];
@@ -138,13 +162,36 @@ static double largest_root(const double *squares, int64_t n)
     return largest;
 }
 
-static void case_attn(struct neb_cf *c)
+/* Distances near by have a bucket each, the others share some; now and then the last ones begin at the same distance. */
+static struct neb_attn_bias random_bias(struct neb_cf *c)
 {
-    if (!c->ops->attn || !c->ops->attn_bwd) {
-        c->result->skipped++;
-        return;
-    }
+    struct neb_attn_bias b = {.both_ways = neb__cf_below(c, 2), .buckets = 1 + neb__cf_below(c, 20)};
+    for (int64_t i = 1; i < b.buckets; i++)
+        b.from[i] = b.from[i - 1] + (i < b.buckets / 2 ? 1 : neb__cf_below(c, 12));
+    return b;
+}
+
+static neb_status run_forward(struct neb_cf *c, struct neb_attn *f, const struct neb_attn_bias *bias)
+{
+    struct neb_attn_biased x = {*f, bias ? *bias : (struct neb_attn_bias){0}};
+    f->scratch = bias ? neb__cf_scratch(c, NEB_SLOT_ATTN_BIASED, &x) : neb__cf_scratch(c, NEB_SLOT_ATTN, f);
+    x.a.scratch = f->scratch;
+    return bias ? c->ops->attn_biased(c->dev, &x) : c->ops->attn(c->dev, f);
+}
+
+static neb_status run_backward(struct neb_cf *c, struct neb_attn_bwd *b, const struct neb_attn_bias *bias)
+{
+    struct neb_attn_biased_bwd x = {*b, bias ? *bias : (struct neb_attn_bias){0}};
+    b->scratch =
+        bias ? neb__cf_scratch(c, NEB_SLOT_ATTN_BIASED_BWD, &x) : neb__cf_scratch(c, NEB_SLOT_ATTN_BWD, b);
+    x.b.scratch = b->scratch;
+    return bias ? c->ops->attn_biased_bwd(c->dev, &x) : c->ops->attn_bwd(c->dev, b);
+}
+
+static void check_attn(struct neb_cf *c, struct neb_attn_bias *bias)
+{
     struct attn_case a = random_case(c);
+    a.bias = bias;
     const int64_t ldq = a.cols_q + neb__cf_below(c, 2) * 24, ldk = a.cols_k + neb__cf_below(c, 2) * 8,
                   ldo = a.cols_q;
     struct neb_ctl *ctl = neb__cf_ctl(c, &a.host);
@@ -156,20 +203,32 @@ static void case_attn(struct neb_cf *c)
                     lse = neb__cf_poison(c, a.heads * a.q.rows, NEB_F32);
     struct neb_cf_t dq = neb__cf_random(c, q.n, c->type, 1), dk = neb__cf_random(c, k.n, c->type, 1),
                     dv = neb__cf_random(c, v.n, c->type, 1);
-    struct attn_want w = {q.v,
-                          k.v,
-                          v.v,
-                          d_o.v,
-                          ldq,
-                          ldk,
-                          ldo,
-                          neb__cf_doubles(c, o.n),
-                          neb__cf_doubles(c, lse.n),
-                          neb__cf_doubles(c, q.n),
-                          neb__cf_doubles(c, k.n),
-                          neb__cf_doubles(c, v.n),
-                          neb__cf_doubles(c, q.n),
-                          neb__cf_doubles(c, k.n)};
+    const int64_t entries = bias ? (bias->both_ways ? 2 : 1) * bias->buckets * a.heads : 0;
+    const int acc = bias ? neb__cf_below(c, 2) : 0;
+    struct neb_cf_t table = {0}, dtable = {0};
+    if (bias) {
+        table = neb__cf_random(c, entries, NEB_F32, 1);
+        dtable = neb__cf_target(c, entries, NEB_F32, acc);
+        bias->table = table.p, bias->dtable = dtable.p, bias->acc_dtable = acc;
+    }
+    struct attn_want w = {.q = q.v,
+                          .k = k.v,
+                          .v = v.v,
+                          .d_o = d_o.v,
+                          .ldq = ldq,
+                          .ldk = ldk,
+                          .ldo = ldo,
+                          .o = neb__cf_doubles(c, o.n),
+                          .lse = neb__cf_doubles(c, lse.n),
+                          .dq = neb__cf_doubles(c, q.n),
+                          .dk = neb__cf_doubles(c, k.n),
+                          .dv = neb__cf_doubles(c, v.n),
+                          .size_q = neb__cf_doubles(c, q.n),
+                          .size_k = neb__cf_doubles(c, k.n),
+                          .table = table.v,
+                          .dtable = neb__cf_doubles(c, entries),
+                          .size_table = neb__cf_doubles(c, entries)};
+    for (int64_t i = 0; acc && i < entries; i++) w.dtable[i] = dtable.v[i];
     for (int64_t i = 0; i < q.n; i++) w.dq[i] = i % ldq < a.cols_q ? 0 : dq.v[i]; /* other columns stay */
     for (int64_t i = 0; i < k.n; i++) w.dk[i] = i % ldk < a.cols_k ? 0 : dk.v[i];
     for (int64_t i = 0; i < v.n; i++) w.dv[i] = i % ldk < a.cols_k ? 0 : dv.v[i];
@@ -200,16 +259,33 @@ static void case_attn(struct neb_cf *c)
                          .causal = a.causal,
                          .drop = {a.threshold, a.op, a.q.d_seq_sample, NULL, ctl, 0},
                          .type = c->type};
-    f.scratch = neb__cf_scratch(c, NEB_SLOT_ATTN, &f);
-    if (!neb__cf_ok(c, c->ops->attn(c->dev, &f))) return;
+    if (!neb__cf_ok(c, run_forward(c, &f, bias))) return;
     neb__cf_near(c, "o", &o, w.o, 1);
     check_lse(c, &a, &lse, w.lse);
     struct neb_attn_bwd b = {f, d_o.p, dq.p, dk.p, dv.p, NULL};
-    b.scratch = neb__cf_scratch(c, NEB_SLOT_ATTN_BWD, &b);
-    if (!neb__cf_ok(c, c->ops->attn_bwd(c->dev, &b))) return;
+    if (!neb__cf_ok(c, run_backward(c, &b, bias))) return;
     neb__cf_near(c, "dq", &dq, w.dq, largest_root(w.size_q, q.n));
     neb__cf_near(c, "dk", &dk, w.dk, largest_root(w.size_k, k.n));
     neb__cf_near(c, "dv", &dv, w.dv, 1);
+    if (bias) neb__cf_near(c, "dtable", &dtable, w.dtable, largest_root(w.size_table, entries));
+}
+
+static void case_attn(struct neb_cf *c)
+{
+    if (!c->ops->attn || !c->ops->attn_bwd)
+        c->result->skipped++;
+    else
+        check_attn(c, NULL);
+}
+
+static void case_attn_biased(struct neb_cf *c)
+{
+    if (!c->ops->attn_biased) {
+        c->result->skipped++;
+        return;
+    }
+    struct neb_attn_bias bias = random_bias(c);
+    check_attn(c, &bias);
 }
 
 static void case_attn_primitives(struct neb_cf *c)
@@ -310,5 +386,6 @@ const struct neb_cf_case neb__cf_attn[] = {
     {"attn", case_attn, 40},
     {"attn_primitives", case_attn_primitives, 16},
     {"attn_listed", case_attn_listed, 24},
+    {"attn_biased", case_attn_biased, 40},
     {0},
 };

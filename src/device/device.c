@@ -49,6 +49,7 @@ static const struct slot_name exchanges[] = {SLOT(comm_facts), SLOT(comm_id),   
                                              SLOT(exchange),   SLOT(comm_state), SLOT(comm_abort),
                                              SLOT(comm_close)};
 static const struct slot_name beside[] = {SLOT(exchange_beside), SLOT(exchange_join)};
+static const struct slot_name biased[] = {SLOT(attn_biased), SLOT(attn_biased_bwd)};
 #undef SLOT
 
 static bool has(const struct neb_device_ops *ops, const struct slot_name *s)
@@ -106,11 +107,11 @@ enum {
               SIZE(neb_sample) + SIZE(neb_muon_args) + SIZE(neb_update) + SIZE(neb_clip) + SIZE(neb_sumsq) +
               SIZE(neb_pack_linear) + SIZE(neb_reduce) + SIZE(neb_comm_facts) + SIZE(neb_comm_place) +
               SIZE(neb_comm_exchange) + SIZE(neb_narrow) + SIZE(neb_widen) + SIZE(neb_linear_narrow) +
-              SIZE(neb_linear_narrow_bwd) + SIZE(neb_comm_state) + SIZE(neb_device_ops) +
-              SIZE(neb_device_config) + SIZE(neb_device_info))
+              SIZE(neb_linear_narrow_bwd) + SIZE(neb_attn_biased) + SIZE(neb_attn_biased_bwd) +
+              SIZE(neb_comm_state) + SIZE(neb_device_ops) + SIZE(neb_device_config) + SIZE(neb_device_info))
 };
 #undef SIZE
-_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 5264,
+_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 6840,
                "a struct of the device ABI changed: raise NEB_DEVICE_ABI, then put the new sum here");
 
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)
@@ -135,6 +136,7 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
     NEB_TRY(check_group(ops, narrow, sizeof narrow / sizeof *narrow, where));
     NEB_TRY(check_group(ops, exchanges, sizeof exchanges / sizeof *exchanges, where));
     NEB_TRY(check_group(ops, beside, sizeof beside / sizeof *beside, where));
+    NEB_TRY(check_group(ops, biased, sizeof biased / sizeof *biased, where));
     return check_group(ops, host, sizeof host / sizeof *host, where);
 }
 

@@ -6,7 +6,7 @@
  * replaces one slot after the other by a real one.
  *
  * Operands are copied as whole ranges: for a matrix with a distance between its rows that includes the gaps, which come
- * back unchanged. The same address given twice (in place) is one range. host_wrap.c makes the table. */
+ * back unchanged. Ranges that overlap (in place, or columns of one matrix) are one range. host_wrap.c makes the table. */
 #include "device/host_ops.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -47,32 +47,52 @@ static int64_t strided(int64_t rows, int64_t cols, int64_t ld)
     return rows > 0 ? (rows - 1) * ld + cols : 0;
 }
 
-/* An operand that begins at the same address as an earlier one shares its memory. */
-static struct operand *twin_of(struct borrowed *b, int i)
+static bool begins_inside(const struct operand *o, const struct operand *range)
 {
-    for (int j = 0; j < i; j++)
-        if (b->op[j].device == b->op[i].device && b->op[j].host) return &b->op[j];
-    return NULL;
+    return range->device <= o->device && o->device < range->device + range->bytes;
+}
+
+/* Makes every range as large as those that begin inside it. */
+static void join_ranges(struct borrowed *b)
+{
+    for (bool grew = true; grew;) {
+        grew = false;
+        for (int i = 0; i < b->n; i++)
+            for (int j = 0; j < b->n; j++) {
+                const size_t end = (size_t)(b->op[i].device - b->op[j].device) + b->op[i].bytes;
+                if (!begins_inside(&b->op[i], &b->op[j]) || end <= b->op[j].bytes) continue;
+                b->op[j].bytes = end;
+                grew = true;
+            }
+    }
+}
+
+/* The operand whose memory has this one's: itself, or the first one with the lowest address. */
+static struct operand *owner_of(struct borrowed *b, int i)
+{
+    struct operand *owner = &b->op[i];
+    for (int j = 0; j < b->n; j++) {
+        struct operand *o = &b->op[j];
+        if (begins_inside(owner, o) && (o->device < owner->device || o < owner)) owner = o;
+    }
+    return owner;
 }
 
 static neb_status fetch(struct borrowed *b)
 {
     const struct neb_host_ops *h = b->h;
-    for (int i = 0; i < b->n; i++)
-        for (int j = 0; j < b->n; j++)
-            if (b->op[i].device == b->op[j].device && b->op[i].bytes < b->op[j].bytes)
-                b->op[i].bytes = b->op[j].bytes;
+    join_ranges(b);
     for (int i = 0; i < b->n; i++) {
-        struct operand *o = &b->op[i], *twin = twin_of(b, i);
-        if (twin) {
-            if (o->how == OUT) twin->how = OUT;
-            memcpy(o->field, &twin->host, sizeof twin->host);
-            continue;
+        struct operand *o = &b->op[i], *owner = owner_of(b, i);
+        if (!owner->host) {
+            owner->host = neb__malloc(owner->bytes);
+            if (!owner->host)
+                return neb__fail(NEB_ERR_NOMEM, "out of memory: %zu bytes of an operand", owner->bytes);
+            NEB_TRY(h->plugin->download(h->ctx, owner->host, owner->device, owner->bytes));
         }
-        o->host = neb__malloc(o->bytes);
-        if (!o->host) return neb__fail(NEB_ERR_NOMEM, "out of memory: %zu bytes of an operand", o->bytes);
-        NEB_TRY(h->plugin->download(h->ctx, o->host, o->device, o->bytes));
-        memcpy(o->field, &o->host, sizeof o->host);
+        if (o->how == OUT) owner->how = OUT;
+        char *here = owner->host + (o->device - owner->device);
+        memcpy(o->field, &here, sizeof here);
     }
     return NEB_OK;
 }
@@ -247,6 +267,46 @@ static void of_attn_dropout(struct borrowed *b, struct neb_attn_dropout *a)
     use(b, &a->starts_q, a->sequences + 1, 4, IN);
     use(b, &a->starts_k, a->sequences + 1, 4, IN);
     use_dropout(b, &a->drop, a->sequences, 0);
+}
+
+static void use_attn(struct borrowed *b, struct neb_attn *a, enum how results)
+{
+    const size_t size = neb__dtype_size(a->type);
+    const int64_t q = a->heads * a->head_dim, k = a->kv_heads * a->head_dim;
+    use(b, &a->q, strided(a->q_rows, q, a->ldq), size, IN);
+    use(b, &a->k, strided(a->k_rows, k, a->ldk), size, IN);
+    use(b, &a->v, strided(a->k_rows, k, a->ldv), size, IN);
+    use(b, &a->o, strided(a->q_rows, q, a->ldo), size, results);
+    use(b, &a->lse, a->heads * a->q_rows, 4, results);
+    use(b, &a->starts_q, a->sequences + 1, 4, IN);
+    use(b, &a->starts_k, a->sequences + 1, 4, IN);
+    use_dropout(b, &a->drop, a->sequences, 0);
+}
+
+static void use_bias(struct borrowed *b, struct neb_attn_bias *x, int64_t heads)
+{
+    const int64_t n = (x->both_ways ? 2 : 1) * x->buckets * heads;
+    use(b, &x->table, n, 4, IN);
+    use(b, &x->dtable, n, 4, OUT);
+}
+
+static void of_attn_biased(struct borrowed *b, struct neb_attn_biased *x)
+{
+    use_attn(b, &x->a, OUT);
+    use_bias(b, &x->bias, x->a.heads);
+}
+
+static void of_attn_biased_bwd(struct borrowed *b, struct neb_attn_biased_bwd *x)
+{
+    const struct neb_attn *a = &x->b.f;
+    const size_t size = neb__dtype_size(a->type);
+    const int64_t q = a->heads * a->head_dim, k = a->kv_heads * a->head_dim;
+    use_attn(b, &x->b.f, IN);
+    use(b, &x->b.d_o, strided(a->q_rows, q, a->ldo), size, IN);
+    use(b, &x->b.dq, strided(a->q_rows, q, a->ldq), size, OUT);
+    use(b, &x->b.dk, strided(a->k_rows, k, a->ldk), size, OUT);
+    use(b, &x->b.dv, strided(a->k_rows, k, a->ldv), size, OUT);
+    use_bias(b, &x->bias, a->heads);
 }
 
 static void of_norm(struct borrowed *b, struct neb_norm *a)

@@ -12,10 +12,12 @@ struct neb_host_ops {
     void *cpu; /* an open CPU device */
 };
 
-/* What the host can compute: every primitive, and frozen weights in few bits. */
-#define NEB_HOSTED_SLOTS(X) \
-    NEB_PRIMITIVE_SLOTS(X)  \
-    X(widen, neb_widen)
+/* What the host can compute: every primitive, frozen weights in few bits, and attention with relative positions. */
+#define NEB_HOSTED_SLOTS(X)         \
+    NEB_PRIMITIVE_SLOTS(X)          \
+    X(widen, neb_widen)             \
+    X(attn_biased, neb_attn_biased) \
+    X(attn_biased_bwd, neb_attn_biased_bwd)
 
 #define NEB_HOSTED(slot, type) neb_status neb__hosted_##slot(void *ctx, const struct type *args);
 NEB_HOSTED_SLOTS(NEB_HOSTED)

@@ -1,10 +1,12 @@
-/* op_attention.c: attention over packed sequences, and rotary positions.
+/* op_attention.c: attention over packed sequences, with or without a bias for distances, and rotary positions.
  *
  * q, k and v usually are column views of one product. Their gradients then are column views of one gradient,
  * which the backward fills completely, so it needs no clearing first. */
 #include "tensor/fallback.h"
+#include "tensor/relative.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { IN_Q, IN_K, IN_V, IN_STARTS_Q, IN_STARTS_K, IN_SAMPLE, INS };
 
@@ -87,10 +89,61 @@ static struct neb_attn device_args(neb_tape *t, struct neb_node *n)
     return a;
 }
 
-neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *c)
+/* ---- a bias for distances ------------------------------------------------------------------------------ */
+
+void neb__relative_buckets(int64_t buckets, int64_t farthest, bool both_ways, struct neb_relative *out)
+{
+    const int64_t n = both_ways ? buckets / 2 : buckets, exact = n / 2;
+    *out = (struct neb_relative){.both_ways = both_ways, .buckets = n};
+    for (int64_t i = 0; i < exact; i++) out->from[i] = (int32_t)i;
+    /* the buckets of all distances, in the arithmetic in which such models were trained */
+    int64_t seen = exact - 1;
+    const float ratio = (float)log((double)farthest / (double)exact);
+    for (int64_t d = exact; d <= farthest && seen + 1 < n; d++) {
+        const float share = logf((float)d / (float)exact) / ratio * (float)(n - exact);
+        int64_t bucket = exact + (int64_t)share;
+        if (bucket > n - 1) bucket = n - 1;
+        while (seen < bucket) out->from[++seen] = (int32_t)d;
+    }
+    while (seen + 1 < n) out->from[++seen] = (int32_t)farthest;
+}
+
+bool neb__device_has_relative(const neb_device *d)
+{
+    return d->ops->attn_biased != NULL;
+}
+
+static struct neb_attn_bias bias_args(neb_tape *t, neb_param *table, const struct neb_relative *r)
+{
+    struct neb_attn_bias b = {
+        .table = neb__param_master(t, table), .both_ways = r->both_ways, .buckets = r->buckets};
+    memcpy(b.from, r->from, sizeof b.from);
+    return b;
+}
+
+static bool relative_fits(neb_tape *t, const struct neb_attention *c, const struct neb_relative *r,
+                          const neb_param *table)
+{
+    if (!neb__device_has_relative(t->dev)) {
+        neb__tape_fail(
+            t, NEB_ERR_UNSUPPORTED, "attention",
+            "the device '%s' has no attention with relative positions (model.positions: relative); use "
+            "train.device: cpu",
+            t->dev->ops->name);
+        return false;
+    }
+    return neb__tape_want_param(t, "attention", "table", table,
+                                (r->both_ways ? 2 : 1) * r->buckets * c->heads, 1);
+}
+
+/* ---- the op -------------------------------------------------------------------------------------------- */
+
+static neb_tensor *attend(neb_tape *t, const struct neb_attention *c, const struct neb_relative *relative,
+                          neb_param *table)
 {
     int64_t kv_heads = c->kv_heads ? c->kv_heads : c->heads;
     if (!attention_fits(t, c, kv_heads)) return NULL;
+    if (relative && !relative_fits(t, c, relative, table)) return NULL;
     neb_tensor *o = neb__tensor_new2(t, c->q->type, neb__tensor_rows(c->q), neb__tensor_cols(c->q));
     neb_tensor *lse = neb__tensor_new2(t, NEB_F32, c->heads, neb__tensor_rows(c->q));
     if (t->failed != NEB_OK) return NULL;
@@ -105,15 +158,35 @@ neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *c)
     n.flag[0] = c->causal;
     n.drop_op = c->dropout > 0 ? neb__tape_drop_op(t) : 0;
     struct neb_attn a = device_args(t, &n);
-    a.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN, &a);
-    if (NEB_FUSED(t, attn, &a) != NEB_OK) return NULL;
+    if (relative) {
+        struct neb_attn_biased x = {a, bias_args(t, table, relative)};
+        x.a.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN_BIASED, &x);
+        if (t->failed != NEB_OK || NEB_CALL(t, attn_biased, &x) != NEB_OK) return NULL;
+        if (neb__tape_wants_grad(t) && table->trainable) o->needs_grad = true;
+    } else {
+        a.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN, &a);
+        if (NEB_FUSED(t, attn, &a) != NEB_OK) return NULL;
+    }
     struct neb_node *r = neb__tape_record(t, NEB_OPCODE_attention, INS, n.in, 1, &o);
     if (r) {
         r->saved[0] = lse;
         for (int i = 0; i < 6; i++) r->i[i] = n.i[i];
         r->f[0] = n.f[0], r->f[1] = n.f[1], r->flag[0] = n.flag[0], r->drop_op = n.drop_op;
+        r->param[0] = table;
+        r->arg = (void *)(uintptr_t)relative;
     }
     return t->failed == NEB_OK ? o : NULL;
+}
+
+neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *c)
+{
+    return attend(t, c, NULL, NULL);
+}
+
+neb_tensor *neb__op_attention_relative(neb_tape *t, const struct neb_attention *c,
+                                       const struct neb_relative *relative, neb_param *table)
+{
+    return neb__tape_require(t, "attention", "table", table) ? attend(t, c, relative, table) : NULL;
 }
 
 /* True when the inputs with this root are disjoint column views that cover all of it. */
@@ -153,9 +226,17 @@ neb_status neb__backward_attention(neb_tape *t, struct neb_node *n)
     }
     struct neb_attn_bwd b = {
         .f = device_args(t, n), .d_o = neb__tensor_grad(t, n->out[0]), .dq = d[0], .dk = d[1], .dv = d[2]};
-    b.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN_BWD, &b);
-    if (t->failed != NEB_OK) return t->failed;
-    NEB_TRY(NEB_FUSED(t, attn_bwd, &b));
+    if (n->arg) {
+        struct neb_attn_biased_bwd y = {b, bias_args(t, n->param[0], n->arg)};
+        y.bias.dtable = neb__param_grad(t, n->param[0], &y.bias.acc_dtable);
+        y.b.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN_BIASED_BWD, &y);
+        if (t->failed != NEB_OK) return t->failed;
+        NEB_TRY(NEB_CALL(t, attn_biased_bwd, &y));
+    } else {
+        b.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN_BWD, &b);
+        if (t->failed != NEB_OK) return t->failed;
+        NEB_TRY(NEB_FUSED(t, attn_bwd, &b));
+    }
     for (int i = 0; i < 3; i++) NEB_TRY(neb__grad_add(t, x[i], temp[i]));
     return NEB_OK;
 }

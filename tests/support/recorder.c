@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARGS = 512 };
+enum { ARGS = 1024 };
 
 typedef neb_status (*call_fn)(void *dev, const void *args);
 

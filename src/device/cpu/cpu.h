@@ -76,7 +76,8 @@ int64_t neb__cpu_packed_bytes(void *dev, int64_t out, int64_t in, neb_dtype type
     X(update, neb_update) X(linear, neb_linear) X(linear_bwd, neb_linear_bwd) X(attn, neb_attn) \
     X(attn_bwd, neb_attn_bwd) X(linear_xent, neb_linear_xent) X(best, neb_best) X(pack_linear, neb_pack_linear) \
     X(attn_listed, neb_attn_listed) X(sample, neb_sample) X(widen, neb_widen) \
-    X(linear_narrow, neb_linear_narrow) X(linear_narrow_bwd, neb_linear_narrow_bwd)
+    X(linear_narrow, neb_linear_narrow) X(linear_narrow_bwd, neb_linear_narrow_bwd) \
+    X(attn_biased, neb_attn_biased) X(attn_biased_bwd, neb_attn_biased_bwd)
 /* clang-format on */
 #define NEB__X(slot, args) neb_status neb__cpu_##slot(void *dev, const struct args *a);
 NEB_CPU_SLOTS(NEB__X)

@@ -152,9 +152,68 @@ INLINE float softmax_row(float *row, int64_t n, int64_t padded, float scale, flo
     return sum;
 }
 
-static void attn_block(const struct neb_attn *a, const struct neb_attn_heads *h,
-                       const struct neb_attn_buffers *b, int64_t seq, int64_t head, int64_t i0, int64_t rows)
+/* What scores get for the distance of key and query: row i of a head's scores over keys [0, n) is scaled and added to. */
+struct neb_row_bias {
+    const float *bias; /* (2 reach + 1), or NULL */
+    float *dbias;      /* the same, or NULL */
+    int64_t reach;
+};
+
+INLINE struct neb_row_bias row_bias(const struct neb_attn_aux *x, const struct neb_attn *a, int64_t seq,
+                                    int64_t head)
 {
+    const int64_t wide = 2 * x->reach + 1;
+    return (struct neb_row_bias){x->bias ? x->bias + head * wide : NULL,
+                                 x->dbias ? x->dbias + (seq * a->heads + head) * wide : NULL, x->reach};
+}
+
+/* The keys before *near are farther behind the query than reach, those from *far on farther ahead. */
+INLINE void row_ends(const struct neb_row_bias *b, int64_t query, int64_t n, int64_t *near, int64_t *far)
+{
+    const int64_t lo = query - b->reach, hi = query + b->reach + 1;
+    *near = lo < 0 ? 0 : lo < n ? lo : n;
+    *far = hi < *near ? *near : hi < n ? hi : n;
+}
+
+/* query: the query's position among the keys, which is before all of them if negative */
+INLINE void add_bias(const struct neb_row_bias *b, int64_t query, float *row, int64_t n, float scale)
+{
+    int64_t near, far;
+    const vf s = set1(scale), first = set1(b->bias[0]), last = set1(b->bias[2 * b->reach]);
+    const int64_t shift = b->reach - query; /* key j's number is at j + shift */
+    row_ends(b, query, n, &near, &far);
+    for (int64_t j = 0; j < near; j += LANES)
+        store(row, j, load(row, j, width(near - j), NEB_F32) * s + first, width(near - j), NEB_F32);
+    for (int64_t j = near; j < far; j += LANES)
+        store(row, j,
+              load(row, j, width(far - j), NEB_F32) * s + load(b->bias, j + shift, width(far - j), NEB_F32),
+              width(far - j), NEB_F32);
+    for (int64_t j = far; j < n; j += LANES)
+        store(row, j, load(row, j, width(n - j), NEB_F32) * s + last, width(n - j), NEB_F32);
+}
+
+/* The other way: the gradients of the scores of one row are added to those of the distances. */
+INLINE void sum_bias(const struct neb_row_bias *b, int64_t query, const float *ds, int64_t n)
+{
+    int64_t near, far;
+    vf first = {0}, last = {0};
+    const int64_t shift = b->reach - query;
+    row_ends(b, query, n, &near, &far);
+    for (int64_t j = 0; j < near; j += LANES) first = first + load(ds, j, width(near - j), NEB_F32);
+    for (int64_t j = near; j < far; j += LANES)
+        store(b->dbias, j + shift,
+              load(b->dbias, j + shift, width(far - j), NEB_F32) + load(ds, j, width(far - j), NEB_F32),
+              width(far - j), NEB_F32);
+    for (int64_t j = far; j < n; j += LANES) last = last + load(ds, j, width(n - j), NEB_F32);
+    b->dbias[0] += hsum(first);
+    b->dbias[2 * b->reach] += hsum(last);
+}
+
+static void attn_block(const struct neb_attn *a, const struct neb_attn_heads *h,
+                       const struct neb_attn_buffers *b, const struct neb_row_bias *bias, int64_t seq,
+                       int64_t head, int64_t i0, int64_t rows)
+{
+    const float scale = bias->bias ? 1 : a->scale;
     const neb_dtype T = a->type;
     const int64_t top = seen(h, a->causal, i0 + rows - 1), wide = ROUND_UP(top, NR);
     struct neb_operand q = {at(a->q, (h->q0 + i0) * a->ldq + head * h->hd, T), a->ldq, 0, T};
@@ -164,10 +223,10 @@ static void attn_block(const struct neb_attn *a, const struct neb_attn_heads *h,
     for (int64_t r = 0; r < rows; r++) {
         float *row = b->scores + r * h->kp, max;
         int64_t n = seen(h, a->causal, i0 + r);
-        float sum = softmax_row(row, n, wide, a->scale, &max);
+        if (bias->bias) add_bias(bias, h->offset + i0 + r, row, n, a->scale);
+        float sum = softmax_row(row, n, wide, scale, &max);
         inv[r] = sum > 0 || sum != sum ? 1 / sum : 0;
-        a->lse[head * a->q_rows + h->q0 + i0 + r] =
-            n ? max * a->scale + __builtin_logf(sum) : -__builtin_inff();
+        a->lse[head * a->q_rows + h->q0 + i0 + r] = n ? max * scale + __builtin_logf(sum) : -__builtin_inff();
         if (a->drop.threshold) drop_probs(&a->drop, seq, head, i0 + r, row, n);
     }
     struct neb_operand p = {b->scores, h->kp, 0, NEB_F32};
@@ -201,17 +260,21 @@ static void k_attn(const void *args, const struct neb_span *s)
         struct neb_attn_heads h = heads_of(a, seq, bq);
         if (h.tq <= 0) continue;
         if (h.tq <= FEW_ROWS) {
-            for (int64_t head = kh * group; head < (kh + 1) * group; head++)
-                attn_few(a, &h, b.scores, seq, head);
+            for (int64_t head = kh * group; head < (kh + 1) * group; head++) {
+                const struct neb_row_bias bias = row_bias(x, a, seq, head);
+                attn_few(a, &h, &bias, b.scores, seq, head);
+            }
             continue;
         }
         struct neb_operand k = {at(a->k, h.k0 * a->ldk + kh * h.hd, a->type), a->ldk, 0, a->type};
         struct neb_operand v = {at(a->v, h.k0 * a->ldv + kh * h.hd, a->type), a->ldv, 1, a->type};
         pack_all(&k, h.tk, h.hd, NR, b.k_across);
         pack_all(&v, h.hd, h.tk, NR, b.v_along);
-        for (int64_t head = kh * group; head < (kh + 1) * group; head++)
+        for (int64_t head = kh * group; head < (kh + 1) * group; head++) {
+            const struct neb_row_bias bias = row_bias(x, a, seq, head);
             for (int64_t i = 0; i < h.tq; i += bq)
-                attn_block(a, &h, &b, seq, head, i, h.tq - i < bq ? h.tq - i : bq);
+                attn_block(a, &h, &b, &bias, seq, head, i, h.tq - i < bq ? h.tq - i : bq);
+        }
     }
 }
 

@@ -3,30 +3,52 @@
 #ifndef NEB_CPU_K_ATTN_BWD_H
 #define NEB_CPU_K_ATTN_BWD_H
 
-/* One row: scores become p · mask (for dv), dscores become p (dp · mask - D) scale. */
-INLINE void dscore_row(const struct neb_attn *a, int64_t seq, int64_t head, int64_t i, float *p, float *ds,
-                       int64_t n, float lse, float d_sum)
+/* One row of the scores of one head. */
+struct neb_dscore {
+    const struct neb_attn *a;
+    int64_t seq, head, i, n; /* query i of the sequence sees n keys */
+    float lse, d_sum;
+    float scale, times; /* of the scores, of their gradients */
+};
+
+/* Scores become p · mask (for dv), dscores become p (dp · mask - D) · times. */
+INLINE void dscore_row(const struct neb_dscore *r, float *p, float *ds)
 {
+    const struct neb_attn *a = r->a;
     uint16_t bits[DROP_BLOCK] = {0};
     const uint32_t threshold = a->drop.threshold;
-    struct neb_drop_key key = {{0}, (a->drop.first + (uint32_t)head) << 20, (uint32_t)i, 0, 0};
+    struct neb_drop_key key = {{0}, (a->drop.first + (uint32_t)r->head) << 20, (uint32_t)r->i, 0, 0};
     if (threshold) {
         key.key[0] = a->drop.ctl->seed, key.key[1] = a->drop.op;
-        key.sample = a->drop.sample[seq], key.step = a->drop.ctl->step;
+        key.sample = a->drop.sample[r->seq], key.step = a->drop.ctl->step;
     }
-    const vf scale = set1(a->scale), shift = set1(lse), sum = set1(d_sum), keep = set1(drop_keep(threshold));
-    for (int64_t b = 0; b < n; b += DROP_BLOCK) {
+    const vf scale = set1(r->scale), times = set1(r->times), shift = set1(r->lse), sum = set1(r->d_sum),
+             keep = set1(drop_keep(threshold));
+    for (int64_t b = 0; b < r->n; b += DROP_BLOCK) {
         if (threshold) drop_bits(&key, b, bits);
-        int64_t end = b + DROP_BLOCK < n ? b + DROP_BLOCK : n;
+        int64_t end = b + DROP_BLOCK < r->n ? b + DROP_BLOCK : r->n;
         for (int64_t j = b; j < end; j += LANES) {
             int w = width(end - j);
             vf prob = vexp(load(p, j, w, NEB_F32) * scale - shift), dp = load(ds, j, w, NEB_F32);
             vf mask = keep;
             if (threshold) mask = drop_factor(bits + (j - b), threshold, keep);
-            store(ds, j, prob * (dp * mask - sum) * scale, w, NEB_F32);
+            store(ds, j, prob * (dp * mask - sum) * times, w, NEB_F32);
             store(p, j, prob * mask, w, NEB_F32);
         }
     }
+}
+
+/* The same for scores with a bias, whose gradient is that of the scores before the scale. */
+INLINE void dscore_row_biased(struct neb_dscore *r, const struct neb_row_bias *bias, int64_t query, float *p,
+                              float *ds)
+{
+    const vf scale = set1(r->scale);
+    add_bias(bias, query, p, r->n, r->scale);
+    r->scale = r->times = 1;
+    dscore_row(r, p, ds);
+    if (bias->dbias) sum_bias(bias, query, ds, r->n);
+    for (int64_t j = 0; j < r->n; j += LANES)
+        store(ds, j, load(ds, j, width(r->n - j), NEB_F32) * scale, width(r->n - j), NEB_F32);
 }
 
 /* D = sum over columns of do · o, of one head of one row. */
@@ -43,8 +65,8 @@ INLINE float grad_dot(const struct neb_attn_bwd *g, int64_t row, int64_t head)
 }
 
 static void attn_bwd_block(const struct neb_attn_bwd *g, const struct neb_attn_heads *h,
-                           const struct neb_attn_buffers *b, int64_t seq, int64_t head, int64_t i0,
-                           int64_t rows)
+                           const struct neb_attn_buffers *b, const struct neb_row_bias *bias, int64_t seq,
+                           int64_t head, int64_t i0, int64_t rows)
 {
     const struct neb_attn *a = &g->f;
     const neb_dtype T = a->type;
@@ -58,7 +80,13 @@ static void attn_bwd_block(const struct neb_attn_bwd *g, const struct neb_attn_h
     for (int64_t r = 0; r < rows; r++) {
         const int64_t n = seen(h, a->causal, i0 + r), row = h->q0 + i0 + r;
         float *p = b->scores + r * h->kp, *ds = b->dscores + r * h->kp;
-        dscore_row(a, seq, head, i0 + r, p, ds, n, a->lse[head * a->q_rows + row], grad_dot(g, row, head));
+        struct neb_dscore d = {
+            a,        seq,     head, i0 + r, n, a->lse[head * a->q_rows + row], grad_dot(g, row, head),
+            a->scale, a->scale};
+        if (bias->bias)
+            dscore_row_biased(&d, bias, h->offset + i0 + r, p, ds);
+        else
+            dscore_row(&d, p, ds);
         memset(p + n, 0, (size_t)(wide - n) * 4);
         memset(ds + n, 0, (size_t)(wide - n) * 4);
     }
@@ -103,9 +131,11 @@ static void k_attn_bwd(const void *args, const struct neb_span *s)
         pack_all(&k, h.hd, h.tk, NR, b.k_along);
         memset(b.dk, 0, (size_t)(ROUND_UP(h.tk, MR) * h.dp) * 4);
         memset(b.dv, 0, (size_t)(ROUND_UP(h.tk, MR) * h.dp) * 4);
-        for (int64_t head = kh * group; head < (kh + 1) * group; head++)
+        for (int64_t head = kh * group; head < (kh + 1) * group; head++) {
+            const struct neb_row_bias bias = row_bias(x, a, seq, head);
             for (int64_t i = 0; i < h.tq; i += bq)
-                attn_bwd_block(g, &h, &b, seq, head, i, h.tq - i < bq ? h.tq - i : bq);
+                attn_bwd_block(g, &h, &b, &bias, seq, head, i, h.tq - i < bq ? h.tq - i : bq);
+        }
         for (int64_t j = 0; j < h.tk; j++) {
             copy_row(b.dk + j * h.dp, NEB_F32, at(g->dk, k_at + j * a->ldk, T), T, h.hd);
             copy_row(b.dv + j * h.dp, NEB_F32, at(g->dv, v_at + j * a->ldv, T), T, h.hd);

@@ -84,31 +84,32 @@ INLINE void few_output(const float *row, const struct neb_few_side *v, int64_t h
     for (; d < hd; d += LANES) few_values(row, v, d, inv, o, hd - d < LANES ? hd - d : LANES, 1, T);
 }
 
-/* Unnormalised probabilities into row, which has room for n rounded up to LANES; returns their sum. */
-INLINE float few_probs(const void *q, const struct neb_few_side *k, int64_t hd, float scale, float *row,
-                       float *max, const neb_dtype T)
+/* The products of one query with all keys, into row, which has room for n rounded up to LANES. */
+INLINE void few_scores(const void *q, const struct neb_few_side *k, int64_t hd, float *row, const neb_dtype T)
 {
     for (int64_t j = 0; j < k->n; j += LANES) st(row + j, few_products(q, k, hd, j, T));
-    return softmax_row(row, k->n, k->n, scale, max);
 }
 
-INLINE void few_row(const struct neb_attn *a, const struct neb_attn_heads *h, float *row, int64_t seq,
-                    int64_t head, int64_t i, const neb_dtype T)
+INLINE void few_row(const struct neb_attn *a, const struct neb_attn_heads *h, const struct neb_row_bias *bias,
+                    float *row, int64_t seq, int64_t head, int64_t i, const neb_dtype T)
 {
+    const float scale = bias->bias ? 1 : a->scale;
     const int64_t hd = h->hd, kh = head * a->kv_heads / a->heads, n = seen(h, a->causal, i), r = h->q0 + i;
     const struct neb_few_side k = {at(a->k, h->k0 * a->ldk + kh * hd, T), a->ldk, n, NULL},
                               v = {at(a->v, h->k0 * a->ldv + kh * hd, T), a->ldv, n, NULL};
     float max;
-    const float sum = few_probs(at(a->q, r * a->ldq + head * hd, T), &k, hd, a->scale, row, &max, T);
-    a->lse[head * a->q_rows + r] = n ? max * a->scale + __builtin_logf(sum) : -__builtin_inff();
+    few_scores(at(a->q, r * a->ldq + head * hd, T), &k, hd, row, T);
+    if (bias->bias) add_bias(bias, h->offset + i, row, n, a->scale);
+    const float sum = softmax_row(row, n, n, scale, &max);
+    a->lse[head * a->q_rows + r] = n ? max * scale + __builtin_logf(sum) : -__builtin_inff();
     if (a->drop.threshold) drop_probs(&a->drop, seq, head, i, row, n);
     few_output(row, &v, hd, sum > 0 || sum != sum ? 1 / sum : 0, at(a->o, r * a->ldo + head * hd, T), T);
 }
 
-static void attn_few(const struct neb_attn *a, const struct neb_attn_heads *h, float *row, int64_t seq,
-                     int64_t head)
+static void attn_few(const struct neb_attn *a, const struct neb_attn_heads *h,
+                     const struct neb_row_bias *bias, float *row, int64_t seq, int64_t head)
 {
-    for (int64_t i = 0; i < h->tq; i++) BY_TYPE(a->type, few_row(a, h, row, seq, head, i, T));
+    for (int64_t i = 0; i < h->tq; i++) BY_TYPE(a->type, few_row(a, h, bias, row, seq, head, i, T));
 }
 
 INLINE void listed_body(const struct neb_attn_listed *a, float *row, int64_t r, int64_t head,
@@ -119,7 +120,8 @@ INLINE void listed_body(const struct neb_attn_listed *a, float *row, int64_t r, 
     const struct neb_few_side k = {at(a->k, kh * hd, T), a->ldk, n, key},
                               v = {at(a->v, kh * hd, T), a->ldv, n, key};
     float max;
-    const float sum = few_probs(at(a->q, r * a->ldq + head * hd, T), &k, hd, a->scale, row, &max, T);
+    few_scores(at(a->q, r * a->ldq + head * hd, T), &k, hd, row, T);
+    const float sum = softmax_row(row, n, n, a->scale, &max);
     few_output(row, &v, hd, sum > 0 || sum != sum ? 1 / sum : 0, at(a->o, r * a->ldo + head * hd, T), T);
 }
 

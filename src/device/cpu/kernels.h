@@ -90,5 +90,9 @@ struct neb_norm_sums {
 struct neb_attn_aux {
     float *scratch;
     int64_t per_worker; /* floats */
+    const float *
+        bias; /* (heads, 2 reach + 1): of distances -reach … reach, beyond which nothing changes; NULL: none */
+    float *dbias; /* (sequences, heads, 2 reach + 1), cleared: its gradient, by sequences; NULL: not wanted */
+    int64_t reach;
 };
 #endif

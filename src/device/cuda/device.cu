@@ -141,6 +141,8 @@ int64_t neb__cuda_scratch_bytes(void *ctx, enum neb_slot slot, const void *args)
     case NEB_SLOT_MUON: return neb__muon_scratch(dev, (const struct neb_muon_args *)args);
     case NEB_SLOT_LINEAR:
     case NEB_SLOT_ATTN:
+    case NEB_SLOT_ATTN_BIASED:
+    case NEB_SLOT_ATTN_BIASED_BWD:
     case NEB_SLOT_SUMSQ: break;
     }
     return 0;
@@ -229,6 +231,8 @@ static const struct neb_device_ops table = {
     NULL,
     neb__cuda_exchange_beside,
     neb__cuda_exchange_join,
+    NULL, /* attn_biased and its backward: relative positions are refused here */
+    NULL,
 };
 
 extern "C" NEB_API const struct neb_device_ops *neb_device_plugin(uint32_t abi)
