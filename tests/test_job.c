@@ -96,7 +96,7 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"task: mlm\nmodle:\n  hidden: 3\n", ":3: unknown key 'modle.hidden'; did you mean 'model'?"},
         {"task: mlm\nmodel:\n  hiden: 3\n", ":3: unknown key 'model.hiden'; did you mean 'hidden'?"},
         {"task: mlm\ntrain:\n  steps: many\n", ":3: train.steps: 'many' is not a whole number"},
-        {"tokenizer:\n  numbering: odd\n", ":2: tokenizer.numbering: 'odd' is not plain or xlm-r"},
+        {"tokenizer:\n  numbering: odd\n", ":2: tokenizer.numbering: 'odd' is not plain, xlm-r or t5"},
         {"tokenizer:\n  numbering: xlm-r\n", ":2: tokenizer.numbering is that of tokenizer.file"},
         {"task: fly\n", ":1: task: 'fly' is not mlm, causal, rtd or translate"},
         {"task: class\n", ":1: task: 'class' is not mlm"}, /* an objective, but not a job's */

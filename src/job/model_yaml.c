@@ -12,7 +12,8 @@
 static const struct neb_opt table[] = {
     FIELD(task, NEB_OPT_TEXT, "", "what it was trained for: the name of an objective"),
     FIELD(tokenizer, NEB_OPT_TEXT, "", "file in the folder"),
-    FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model", NEB_OPT_CHOICE("plain", "xlm-r")),
+    FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model",
+          NEB_OPT_CHOICE("plain", "xlm-r", "t5")),
     FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),
     FIELD(frame, NEB_OPT_TEXT, "", "translation: special tokens around the texts (text/frame.h)"),
     FIELD(tagged, NEB_OPT_BOOL, "no", "translation: sources begin with the target language's token"),

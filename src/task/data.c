@@ -202,7 +202,7 @@ static neb_status settle_file(struct neb_data *d, const char *folder)
     snprintf(d->tok_path, sizeof d->tok_path, "%s", t->file);
     NEB_TRY(neb__folder_tok_cfg_of(t->file, &d->tok_cfg, &found));
     if (!found && folder) NEB_TRY(copy_of(folder, t->file, &d->tok_cfg));
-    if (t->numbering) d->tok_cfg.layout = strcmp(t->numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR;
+    if (t->numbering) d->tok_cfg.layout = neb__tok_layout_named(t->numbering);
     if (t->cased) d->tok_cfg.cased = true;
     return NEB_OK;
 }

@@ -25,7 +25,7 @@ neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
                                 const struct neb_tok_cfg *tok)
 {
     NEB_TRY(neb__model_yaml_set_task(f, task));
-    NEB_TRY(neb__model_yaml_set_numbering(f, tok->layout == NEB_TOK_XLMR ? "xlm-r" : "plain"));
+    NEB_TRY(neb__model_yaml_set_numbering(f, neb__tok_layout_name(tok->layout)));
     f->cased = tok->cased != 0;
     NEB_TRY(neb__doc_copy(neb__model_options, model, &f->model));
     return neb__doc_copy(neb__peft_options, peft, &f->peft);
@@ -33,8 +33,7 @@ neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
 
 struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_model_yaml *f)
 {
-    return (struct neb_tok_cfg){.layout = strcmp(f->numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR,
-                                .cased = f->cased};
+    return (struct neb_tok_cfg){.layout = neb__tok_layout_named(f->numbering), .cased = f->cased};
 }
 
 neb_status neb__folder_frame(const struct neb_model_yaml *f, const struct neb_frame **out)

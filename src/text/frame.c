@@ -1,7 +1,7 @@
 /* frame.c: the frames, one row each.
  *
  * Marian starts a target with the padding token, which is never part of a text, so it must not be chosen. Its language
- * token is optional: most models know one target language only. fairseq's models start with </s> and then get the
+ * token is optional: most models know one target language only. T5 starts with the padding token, too, but may choose it. fairseq's models start with </s> and then get the
  * language to write in; older ones of them (mbart, nllb-tail) have the source's language behind the source. */
 #include "text/frame.h"
 
@@ -26,6 +26,7 @@ static const struct neb_frame frames[] = {
     {"mbart", NONE, FROM, TO, NONE, "", ""},
     {"mbart50", FROM, NONE, EOS, TO, "", ""},
     {"bart", BOS, NONE, EOS, BOS, "", ""},
+    {"t5", NONE, NONE, PAD, NONE, "", ""},
 };
 
 const struct neb_frame *neb__frame_named(const char *name)
@@ -57,7 +58,7 @@ bool neb__frame_wants_to(const struct neb_frame *f)
 
 bool neb__frame_bans_start(const struct neb_frame *f)
 {
-    return f->start == PAD;
+    return f->start == PAD && f->lead == TO_IF_KNOWN;
 }
 
 static neb_status language(const struct neb_frame *f, const struct neb_tok *tok, const char *lang,

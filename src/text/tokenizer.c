@@ -2,7 +2,8 @@
  *
  * Callers see ids that are the rows of the model's vocabulary ("outside"). With layout XLMR they differ from
  * SentencePiece's own ("inside"): fairseq put <s> 0, <pad> 1, </s> 2, <unk> 3 in front, shifted the pieces by
- * one and added <mask> at the end. */
+ * one and added <mask> at the end. Layout T5 adds a hundred sentinels behind the pieces, which SentencePiece does not know: they are
+ * cut out of a text before it, and stand for themselves in what it joins. */
 #include "text/tokenizer.h"
 #include "text/bpe.h"
 #include "text/sp_shim.h"
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_MODEL = 256 << 20, MAX_TRAIN_KEYS = 48 };
+enum { MAX_MODEL = 256 << 20, MAX_TRAIN_KEYS = 48, SENTINELS = 100, SENTINEL = 16 };
 
 struct neb_tok {
     struct neb_sp *sp; /* one of the five */
@@ -25,10 +26,26 @@ struct neb_tok {
     struct neb_tj *json;
     struct neb_spv *spv;
     enum neb_tok_layout layout;
+    char sentinel[SENTINELS][SENTINEL]; /* with layout T5: the last ids, in their order */
     int32_t vocab, special[NEB_TOK_SPECIALS];
     uint8_t *special_map; /* (vocab) */
     struct neb_hash hash;
 };
+
+static const char *const layouts[] = {
+    [NEB_TOK_PLAIN] = "plain", [NEB_TOK_XLMR] = "xlm-r", [NEB_TOK_T5] = "t5"};
+
+enum neb_tok_layout neb__tok_layout_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+        if (!strcmp(layouts[i], name)) return (enum neb_tok_layout)i;
+    return NEB_TOK_PLAIN;
+}
+
+const char *neb__tok_layout_name(enum neb_tok_layout layout)
+{
+    return layouts[layout];
+}
 
 int32_t neb__tok_vocab(const struct neb_tok *tok)
 {
@@ -53,18 +70,32 @@ const struct neb_hash *neb__tok_hash(const struct neb_tok *tok)
 /* Turns SentencePiece's id into ours. */
 static int32_t outside(const struct neb_tok *tok, int32_t id)
 {
-    if (tok->layout == NEB_TOK_PLAIN) return id;
+    if (tok->layout != NEB_TOK_XLMR) return id;
     static const int32_t front[3] = {3, 0, 2}; /* <unk> <s> </s> */
     return id < 3 ? front[id] : id + 1;
 }
 
-/* Turns our id into SentencePiece's; -1 for <pad> and <mask>, which it does not know. */
+/* Turns our id into SentencePiece's; -1 for <pad>, <mask> and sentinels, which it does not know. */
 static int32_t inside(const struct neb_tok *tok, int32_t id)
 {
-    if (tok->layout == NEB_TOK_PLAIN) return id;
+    if (tok->layout == NEB_TOK_T5 && id >= tok->vocab - SENTINELS) return -1;
+    if (tok->layout != NEB_TOK_XLMR) return id;
     static const int32_t front[4] = {1, -1, 2, 0};
     if (id == tok->vocab - 1) return -1;
     return id < 4 ? front[id] : id - 1;
+}
+
+/* The sentinel at the front of the text, or -1. */
+static int32_t sentinel_at(const struct neb_tok *tok, const char *text, size_t n, size_t *length)
+{
+    static const char begin[] = "<extra_id_";
+    const size_t at = sizeof begin - 1;
+    if (tok->layout != NEB_TOK_T5 || n < at || memcmp(text, begin, at)) return -1;
+    for (int i = 0; i < SENTINELS; i++) {
+        *length = strlen(tok->sentinel[i]);
+        if (*length <= n && !memcmp(text, tok->sentinel[i], *length)) return tok->vocab - SENTINELS + i;
+    }
+    return -1;
 }
 
 int32_t neb__tok_id(const struct neb_tok *tok, const char *piece)
@@ -75,7 +106,10 @@ int32_t neb__tok_id(const struct neb_tok *tok, const char *piece)
     if (tok->spv) return neb__spv_id(tok->spv, piece);
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<pad>")) return tok->special[NEB_TOK_PAD];
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<mask>")) return tok->special[NEB_TOK_MASK];
-    int32_t id = neb__sp_id(tok->sp, piece);
+    size_t length;
+    int32_t id = sentinel_at(tok, piece, strlen(piece), &length);
+    if (id >= 0 && length == strlen(piece)) return id;
+    id = neb__sp_id(tok->sp, piece);
     return id < 0 ? -1 : outside(tok, id);
 }
 
@@ -87,6 +121,7 @@ const char *neb__tok_piece(const struct neb_tok *tok, int32_t id)
     if (tok->json) return neb__tj_piece(tok->json, id);
     if (tok->spv) return neb__spv_piece(tok->spv, id);
     int32_t in = inside(tok, id);
+    if (in < 0 && tok->layout == NEB_TOK_T5) return tok->sentinel[id - (tok->vocab - SENTINELS)];
     if (in < 0) return id == tok->special[NEB_TOK_MASK] ? "<mask>" : "<pad>";
     return neb__sp_piece(tok->sp, in);
 }
@@ -123,11 +158,16 @@ static void find_specials_sp(struct neb_tok *tok)
         return;
     }
     tok->vocab = neb__sp_size(tok->sp);
+    if (tok->layout == NEB_TOK_T5) tok->vocab += SENTINELS;
+    for (int i = 0; i < SENTINELS; i++)
+        snprintf(tok->sentinel[i], SENTINEL, "<extra_id_%d>", SENTINELS - 1 - i);
     tok->special[NEB_TOK_PAD] = neb__sp_pad(tok->sp);
     tok->special[NEB_TOK_UNK] = neb__sp_unk(tok->sp);
     tok->special[NEB_TOK_BOS] = neb__sp_bos(tok->sp);
     tok->special[NEB_TOK_EOS] = neb__sp_eos(tok->sp);
     tok->special[NEB_TOK_MASK] = neb__sp_id(tok->sp, "<mask>");
+    /* T5's and mT5's have none: a target starts with padding */
+    if (tok->special[NEB_TOK_BOS] < 0) tok->special[NEB_TOK_BOS] = tok->special[NEB_TOK_PAD];
 }
 
 static void find_specials_wp(struct neb_tok *tok)
@@ -214,7 +254,8 @@ neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const
             goto fail;
         }
         if (cfg) tok->layout = cfg->layout;
-        if (tok->layout == NEB_TOK_XLMR) NEB_TRY_GOTO(status, mix_in(tok, "xlm-r"), fail);
+        if (tok->layout != NEB_TOK_PLAIN)
+            NEB_TRY_GOTO(status, mix_in(tok, neb__tok_layout_name(tok->layout)), fail);
         find_specials_sp(tok);
     }
     NEB_TRY_GOTO(status, mark_specials(tok), fail);
@@ -406,12 +447,8 @@ neb_status neb__tok_encode_side(const struct neb_tok *tok, int side, const char 
     return neb__tok_encode(tok, text, n, out);
 }
 
-neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out)
+static neb_status encode_sp(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out)
 {
-    if (tok->spv) return neb__tok_encode_side(tok, 0, text, n, out);
-    if (tok->wp) return neb__wp_encode(tok->wp, tok->special[NEB_TOK_UNK], text, n, out);
-    if (tok->bpe) return neb__bpe_encode(tok->bpe, tok->special[NEB_TOK_UNK], text, n, out);
-    if (tok->json) return neb__tj_encode(tok->json, text, n, out);
     char error[NEB_SP_ERROR];
     const int *ids;
     size_t count;
@@ -424,6 +461,32 @@ neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n
         out->len += sizeof id;
     }
     return NEB_OK;
+}
+
+/* The text between sentinels goes to SentencePiece, each stretch as a text of its own. */
+static neb_status encode_sentinels(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out)
+{
+    size_t from = 0, length = 0;
+    for (size_t at = 0; at < n;) {
+        const int32_t id = text[at] == '<' ? sentinel_at(tok, text + at, n - at, &length) : -1;
+        if (id < 0) {
+            at++;
+            continue;
+        }
+        if (at > from) NEB_TRY(encode_sp(tok, text + from, at - from, out));
+        NEB_TRY(neb__buf_append(out, &id, sizeof id));
+        from = at += length;
+    }
+    return n > from || !n ? encode_sp(tok, text + from, n - from, out) : NEB_OK;
+}
+
+neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out)
+{
+    if (tok->spv) return neb__tok_encode_side(tok, 0, text, n, out);
+    if (tok->wp) return neb__wp_encode(tok->wp, tok->special[NEB_TOK_UNK], text, n, out);
+    if (tok->bpe) return neb__bpe_encode(tok->bpe, tok->special[NEB_TOK_UNK], text, n, out);
+    if (tok->json) return neb__tj_encode(tok->json, text, n, out);
+    return tok->layout == NEB_TOK_T5 ? encode_sentinels(tok, text, n, out) : encode_sp(tok, text, n, out);
 }
 
 /* The longest special token that stands at the front of the text, or -1. */
@@ -458,12 +521,35 @@ neb_status neb__tok_encode_special(const struct neb_tok *tok, const char *text, 
     return n > from ? neb__tok_encode(tok, text + from, n - from, out) : NEB_OK;
 }
 
+/* Pieces and sentinels, joined as texts. */
+static neb_status decode_sentinels(const struct neb_tok *tok, const int32_t *ids, size_t n,
+                                   struct neb_buf *out)
+{
+    const char **kept = NEB_NEW_ARRAY(const char *, n + 1);
+    if (!kept) return neb__fail(NEB_ERR_NOMEM, "not enough memory to decode %zu tokens", n);
+    neb_status status = NEB_OK;
+    char error[NEB_SP_ERROR];
+    size_t m = 0;
+    for (size_t i = 0; i < n && status == NEB_OK; i++) {
+        if (ids[i] < 0 || ids[i] >= tok->vocab)
+            status = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary of %d", (int)ids[i],
+                               (int)tok->vocab);
+        else if (!tok->special_map[ids[i]])
+            kept[m++] = neb__tok_piece(tok, ids[i]);
+    }
+    if (status == NEB_OK && (status = neb__sp_join(tok->sp, kept, m, out, error)) != NEB_OK)
+        neb__fail(status, "cannot decode: %s", error);
+    neb__free(kept);
+    return status;
+}
+
 neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t n, struct neb_buf *out)
 {
     if (tok->wp) return neb__wp_decode(tok->wp, tok->special_map, ids, n, out);
     if (tok->bpe) return neb__bpe_decode(tok->bpe, tok->special_map, ids, n, out);
     if (tok->json) return neb__tj_decode(tok->json, ids, n, out);
     if (tok->spv) return neb__spv_decode(tok->spv, tok->special_map, ids, n, out);
+    if (tok->layout == NEB_TOK_T5) return decode_sentinels(tok, ids, n, out);
     int32_t *kept = NEB_NEW_ARRAY(int32_t, n);
     if (!kept) return neb__fail(NEB_ERR_NOMEM, "not enough memory to decode %zu tokens", n);
     neb_status status = NEB_OK;

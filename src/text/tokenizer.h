@@ -23,7 +23,10 @@ enum neb_special {
 enum neb_tok_layout {
     NEB_TOK_PLAIN, /* as in the model */
     NEB_TOK_XLMR,  /* as in XLM-R: <s> 0, <pad> 1, </s> 2, <unk> 3, pieces shifted by one, <mask> last */
+    NEB_TOK_T5, /* as in the model, and behind it T5's <extra_id_99> to <extra_id_0>, which a text may contain */
 };
+enum neb_tok_layout neb__tok_layout_named(const char *name); /* plain, xlm-r, t5; another name: plain */
+const char *neb__tok_layout_name(enum neb_tok_layout layout);
 
 struct neb_tok;
 

@@ -3,7 +3,7 @@
  * The way of a text: bytes that are not UTF-8 become U+FFFD; added tokens that are looked for in the raw text are
  * cut out; the rest is normalised; added tokens that are looked for in normalised text are cut out; the rest is
  * split into pieces, and the model cuts each piece. Special added tokens (<s>, [MASK], …) are not looked for,
- * so no text can contain one; only in a conversation's text they are, in raw text, where the template wrote them.
+ * so no text can contain one, except T5's sentinels (<extra_id_0>, …), which are a part of its texts; only in a conversation's text they are, in raw text, where the template wrote them.
  *
  * The vocabulary is the model's, then the added tokens. tokenizer_config.json says which token is which. */
 #include "text/tokenizer_json.h"
@@ -115,6 +115,22 @@ static neb_status read_pieces(struct neb_tj *t, const json_t *j)
 
 /* ---- added tokens ---------------------------------------------------------------------------------------- */
 
+/* <extra_id_0> and so on: they stand for a missing stretch of a text, in the text itself. */
+static bool is_sentinel(const char *text)
+{
+    static const char begin[] = "<extra_id_";
+    const size_t at = sizeof begin - 1;
+    if (strncmp(text, begin, at)) return false;
+    const size_t digits = strspn(text + at, "0123456789");
+    return digits && !strcmp(text + at + digits, ">");
+}
+
+static bool is_special(const json_t *a)
+{
+    const char *text = json_string_value(json_object_get(a, "content"));
+    return json_is_true(json_object_get(a, "special")) && text && !is_sentinel(text);
+}
+
 static neb_status keep_added(struct neb_tj *t, const json_t *a)
 {
     const char *text = json_string_value(json_object_get(a, "content"));
@@ -123,7 +139,7 @@ static neb_status keep_added(struct neb_tj *t, const json_t *a)
     neb__buf_init(&made, 1 << 20);
     *n = (struct added){.id = (int32_t)json_integer_value(json_object_get(a, "id")),
                         .order = t->n_added,
-                        .special = json_is_true(json_object_get(a, "special")),
+                        .special = is_special(a),
                         .left = json_is_true(json_object_get(a, "lstrip")),
                         .right = json_is_true(json_object_get(a, "rstrip")),
                         .word = json_is_true(json_object_get(a, "single_word"))};
@@ -153,8 +169,7 @@ static neb_status read_added(struct neb_tj *t, const json_t *list)
     if (!t->added) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
     for (size_t i = 0; i < n; i++) {
         const json_t *a = json_array_get(list, i);
-        if (json_is_true(json_object_get(a, "special")))
-            t->control[json_integer_value(json_object_get(a, "id"))] = 1;
+        if (is_special(a)) t->control[json_integer_value(json_object_get(a, "id"))] = 1;
         NEB_TRY(keep_added(t, a));
     }
     qsort(t->added, (size_t)t->n_added, sizeof *t->added, by_bytes);
