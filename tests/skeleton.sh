@@ -28,10 +28,14 @@ train: {steps: 12, tokens: 64, max_len: 16, lr: 2e-3, log_every: 1, fallback: ye
 data:
   - file: text
 YAML
-for device in cpu skeleton; do
-    "$nebula" train job.yaml out=$device train.device=$device > log 2>&1 || fail "training on $device"
-    sed -n 's|.*step 12/12 .*loss \([0-9.]*\).*|\1|p' log > $device.loss
-    [ -s $device.loss ] || fail "no loss on $device"
+# learned positions, and relative ones, whose queries, keys and values lie side by side in one matrix
+for positions in learned relative; do
+    for device in cpu skeleton; do
+        "$nebula" train job.yaml out=$positions.$device train.device=$device model.positions=$positions > log 2>&1 ||
+            fail "training on $device with $positions positions"
+        sed -n 's|.*step 12/12 .*loss \([0-9.]*\).*|\1|p' log > $device.loss
+        [ -s $device.loss ] || fail "no loss on $device"
+    done
+    awk 'NR == FNR { a = $1; next } { d = a - $1; if (d < 0) d = -d; if (d > 1e-3) exit 1 }' cpu.loss skeleton.loss ||
+        fail "losses with $positions positions: $(cat cpu.loss skeleton.loss)"
 done
-awk 'NR == FNR { a = $1; next } { d = a - $1; if (d < 0) d = -d; if (d > 1e-3) exit 1 }' cpu.loss skeleton.loss ||
-    fail "losses: $(cat cpu.loss skeleton.loss)"

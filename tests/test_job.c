@@ -201,6 +201,8 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"sites:\n  - {name: a, train: {steps: 0}}\n",
          ":2: sites[0].train.steps: '0' is not a whole number from 1 to 1e12"},
         {"sites:\n  - {name: a, trian: {steps: 1}}\n", "did you mean 'train'?"},
+        {"strategy: pipeline\nmodel: {family: t5}\ntask: translate\nsites:\n  - {name: a}\n  - {name: b}\n",
+         ":1: strategy pipeline: a model with positions: relative"},
         {"sites:\n  - {name: a}\ndata:\n  - {file: x, site: c}\n", ":4: corpus x: the job has no site 'c'"},
     };
     check_log_quiet();

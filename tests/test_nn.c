@@ -3,6 +3,8 @@
 #include "recorder.h"
 #include "rig.h"
 #include "base/mem.h"
+#include "device/device.h"
+#include "tensor/relative.h"
 #include "tensor/tape.h"
 
 #include <math.h>
@@ -37,6 +39,56 @@ static void refuse(const char *family, const char *options, const char *word)
         fail_msg("[%s] '%s' does not name %s", options, neb_last_error(), word);
 }
 
+/* T5's buckets, as transformers' _relative_position_bucket() gives them for 32 buckets and distances up to 128. */
+static void distances_have_the_buckets_of_t5(void **state)
+{
+    (void)state;
+    static const int32_t both[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91},
+                         behind[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                       16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113};
+    struct neb_relative r;
+    neb__relative_buckets(32, 128, true, &r);
+    assert_true(r.both_ways && r.buckets == 16);
+    for (int i = 0; i < 16; i++) assert_int_equal(r.from[i], both[i]);
+    neb__relative_buckets(32, 128, false, &r);
+    assert_true(!r.both_ways && r.buckets == 32);
+    for (int i = 0; i < 32; i++) assert_int_equal(r.from[i], behind[i]);
+    for (int64_t n = 2; n <= NEB_BIAS_BUCKETS; n++) /* whatever the sizes: all buckets, in their order */
+        for (int64_t far = n / 2 + 1; far < n + 40; far++) {
+            neb__relative_buckets(n, far, false, &r);
+            assert_int_equal(r.buckets, n);
+            for (int64_t i = 1; i < n; i++) assert_true(r.from[i] >= r.from[i - 1] && r.from[i] <= far);
+        }
+}
+
+/* A device or a layout without them says which option it is. */
+static void relative_positions_are_refused_by_name(void **state)
+{
+    (void)state;
+    struct rig r;
+    double loss;
+    struct rig_batch b;
+    open_loaded(&r, &b, "t5", "");
+    const struct neb_device_ops *ops = r.device->ops;
+    struct neb_device_ops lame = *ops;
+    lame.attn_biased = NULL;
+    lame.attn_biased_bwd = NULL;
+    r.device->ops = &lame;
+    check_log_quiet();
+    assert_status(neb__model_ready(r.model), NEB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(neb_last_error(), "model.positions: relative"));
+    assert_status(rig_run(&r, true, true, 1, &loss), NEB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(neb_last_error(), "model.positions: relative"));
+    r.device->ops = ops;
+    rig_batch_free(&b);
+    rig_close(&r);
+    assert_status(rig_open_stage(&r, "t5", SIZES, NULL, 0, 2), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "parallel.pipeline"));
+    assert_status(rig_open(&r, "t5", SIZES, "method=prefix", 1), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "positions: relative"));
+    check_log_restore();
+}
+
 static void bad_configs(void **state)
 {
     (void)state;
@@ -51,6 +103,9 @@ static void bad_configs(void **state)
     refuse("llama", SIZES "head_dim=3", "even width");
     refuse("transformer", SIZES "hidden=33 heads=3", "sinusoidal needs an even width");
     refuse("gpt2", SIZES "embedding=16", "'embedding': 16");
+    refuse("t5", SIZES "relative_buckets=9", "'relative_buckets': 9 cannot be halved");
+    refuse("t5", SIZES "relative_distance=16", "'relative_distance': 16 must be above");
+    refuse("t5", SIZES "relative_buckets=129", "'relative_buckets'");
     refuse("gpt2", SIZES "types=2", "'types': 2");
     refuse("gpt2", SIZES "head=class", "'class'");
     refuse("bert", SIZES "head=class", "'classes': 0");
@@ -133,6 +188,7 @@ static void packing(void **state)
     check_packing("gpt2", "", "method=lora,prefix lora_dropout=0.2");
     check_packing("transformer", "", NULL);
     check_packing("transformer", "norm_place=pre recompute=yes", NULL);
+    check_packing("t5", "relative_buckets=8 relative_distance=7", NULL);
 }
 
 /* ---- the same bits ------------------------------------------------------------------------------------- */
@@ -211,6 +267,7 @@ static void repeats_bit_for_bit(void **state)
     check_bits("bert", "", "", 50);
     check_bits("llama", "kv_heads=2", "kv_heads=2", 50);
     check_bits("transformer", "", "", 50);
+    check_bits("t5", "", "", 20);
 }
 
 static void recomputing_changes_no_bit(void **state)
@@ -354,6 +411,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_refused_run_launches_nothing),
                                        cmocka_unit_test(bad_configs),
+                                       cmocka_unit_test(distances_have_the_buckets_of_t5),
+                                       cmocka_unit_test(relative_positions_are_refused_by_name),
                                        cmocka_unit_test(bad_batches),
                                        cmocka_unit_test(packing),
                                        cmocka_unit_test(repeats_bit_for_bit),

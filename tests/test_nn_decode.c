@@ -116,6 +116,8 @@ static void cache_equals_whole(void **state)
     check_cache("llama", "kv_heads=2", NULL);
     check_cache("transformer", "", NULL);
     check_cache("marian", "norm_place=pre recompute=yes", NULL);
+    check_cache("t5", "relative_buckets=8 relative_distance=10 head_dim=6", NULL);
+    check_cache("llama", "kv_heads=2 positions=relative relative_buckets=6 relative_distance=9", NULL);
 }
 
 static void a_prefix_lies_in_the_cache(void **state)

@@ -185,7 +185,8 @@ static void decoders(void **state)
         {"llama", "hidden=24 heads=4 kv_heads=2 ffn=19 attention_dropout=0.1", NULL, {6, 3}, {0}},
         {"llama", "hidden=10 heads=3 kv_heads=1 head_dim=2 ffn=7 tied=yes bias=yes", NULL, {5}, {0}},
         {"gemma", "hidden=24 heads=4 kv_heads=2 head_dim=4 ffn=19", NULL, {6, 3}, {0}},
-        {"gpt2", "hidden=16 heads=2 norm_place=post activation=silu positions=none", NULL, {6, 2}, {0}});
+        {"gpt2", "hidden=16 heads=2 norm_place=post activation=silu positions=none", NULL, {6, 2}, {0}},
+        {"gpt2", "hidden=16 heads=4 kv_heads=2 positions=relative relative_buckets=5", NULL, {15, 2}, {0}});
 }
 
 static void encoder_decoders(void **state)
@@ -199,7 +200,17 @@ static void encoder_decoders(void **state)
          {3, 6}},
         {"transformer", "hidden=12 heads=2 ffn=17 activation=relu", NULL, {5, 2}, {3, 6}},
         {"marian", "hidden=12 heads=2 ffn=9 tied=no recompute=yes", NULL, {1, 4}, {1, 2}},
-        {"bart", "hidden=12 heads=4 kv_heads=2 ffn=9", NULL, {3, 4}, {5, 2}});
+        {"bart", "hidden=12 heads=4 kv_heads=2 ffn=9", NULL, {3, 4}, {5, 2}},
+        {"t5",
+         "hidden=12 heads=3 head_dim=6 ffn=9 activation=relu relative_buckets=8 relative_distance=7",
+         NULL,
+         {9, 1, 4},
+         {12, 2, 1}},
+        {"t5-v1.1",
+         "hidden=12 heads=2 ffn=9 relative_buckets=4 relative_distance=3 recompute=yes attention_scale=yes",
+         NULL,
+         {5, 8},
+         {11, 3}});
 }
 
 static void parameter_efficient(void **state)
@@ -253,6 +264,11 @@ static void parameter_efficient(void **state)
          {5, 4},
          {3, 3}},
         {"gpt2", "hidden=12 heads=3 ffn=17 recompute=yes", "method=lora,prefix prefix_length=2", {5, 4}, {0}},
+        {"t5-v1.1",
+         "hidden=12 heads=3 ffn=17",
+         "method=lora lora_on=*.attention.q train=encoder.embed.*",
+         {5, 4},
+         {3, 3}},
         {"marian", "hidden=12 heads=3 ffn=17", "method=frozen train=encoder.layers.0.*", {5, 4}, {3, 3}});
 }
 

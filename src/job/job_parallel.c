@@ -297,6 +297,21 @@ static neb_status check_stage(const struct neb_job *j, const char *at)
     return NEB_OK;
 }
 
+/* All layers of a stack read one table of distances. */
+static neb_status check_relative(const struct neb_job *j)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    const char *positions = j->model.positions, *key = p->tensor > 1 ? "tensor" : "pipeline";
+    char at[64];
+    if (!positions || strcmp(positions, "relative") || (p->tensor == 1 && p->pipeline < 2)) return NEB_OK;
+    line_of(j, key, at, sizeof at);
+    return neb__doc_fail(&j->doc, at,
+                         "%s is %" PRId64
+                         ", but a model with positions: relative is not shared out or cut, because "
+                         "its layers read one table of distances; use parallel.data, with zero for memory",
+                         at, p->tensor > 1 ? p->tensor : p->pipeline);
+}
+
 neb_status neb__job_check_parallel(const struct neb_job *j)
 {
     const struct neb_job_parallel *p = &j->parallel;
@@ -308,6 +323,7 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
     NEB_TRY(check_parts(j));
     NEB_TRY(check_private(j));
     NEB_TRY(check_data(j));
+    NEB_TRY(check_relative(j));
     NEB_TRY(check_pipeline(j));
     NEB_TRY(check_tensor(j));
     if (p->data * p->tensor * p->pipeline == 1) return NEB_OK;

@@ -278,6 +278,11 @@ static neb_status check_pipeline(const struct neb_job *j)
                              j->objective->stages
                                  ? "a student is trained as a whole; use strategy tutor or replica"
                                  : "the model of this task is not cut into stages; use strategy replica");
+    if (j->model.positions && !strcmp(j->model.positions, "relative"))
+        return neb__doc_fail(
+            &j->doc, "strategy",
+            "strategy pipeline: a model with positions: relative is not cut into stages, because its "
+            "layers read one table of distances; use strategy replica");
     if (t->minutes > 0)
         return neb__doc_fail(&j->doc, "train.minutes",
                              "train.minutes: the sites of a pipeline have no common clock, and all of them "

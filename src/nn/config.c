@@ -4,6 +4,7 @@
  * family can hold only options that a user could write. */
 #include "nn/config.h"
 
+#include <nebula/device.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ const struct neb_opt neb__model_options[] = {
         NEB_OPT_RANGE(1, 1 << 20)), /* dropout counts keys in 20 + 3 bits */
     OPT(types, NEB_OPT_INT, "0", NULL, "encoder: token types (segments); 0: none", NEB_OPT_RANGE(0, 1 << 16)),
     OPT(positions, NEB_OPT_TEXT, "learned", NULL, "how a token knows its place",
-        NEB_OPT_CHOICE("none", "learned", "sinusoidal", "rope", "fairseq")),
+        NEB_OPT_CHOICE("none", "learned", "sinusoidal", "rope", "fairseq", "relative")),
     OPT(norm, NEB_OPT_TEXT, "layer", NULL, "kind of normalisation", NEB_OPT_CHOICE("layer", "rms")),
     OPT(norm_place, NEB_OPT_TEXT, "pre", NULL, "before a sublayer, or behind its residual",
         NEB_OPT_CHOICE("pre", "post")),
@@ -55,6 +56,11 @@ const struct neb_opt neb__model_options[] = {
         "rope_original / rope_low: longer wavelengths are stretched in full", NEB_OPT_RANGE(0, 1e6)),
     OPT(rope_high, NEB_OPT_REAL, "4", NULL, "rope_original / rope_high: shorter wavelengths stay",
         NEB_OPT_RANGE(0, 1e6)),
+    OPT(relative_buckets, NEB_OPT_INT, "32", NULL,
+        "relative: numbers for the distances of two tokens; in an encoder half of them for each direction",
+        NEB_OPT_RANGE(4, NEB_BIAS_BUCKETS)),
+    OPT(relative_distance, NEB_OPT_INT, "128", "tokens", "relative: farther distances share the last number",
+        NEB_OPT_RANGE(2, 1 << 20)),
     OPT(dropout, NEB_OPT_SHARE, "0.1", NULL, "of embeddings and sublayers", NEB_OPT_RANGE(0, 0.99)),
     OPT(attention_dropout, NEB_OPT_SHARE, "0.1", NULL, "of attention probabilities", NEB_OPT_RANGE(0, 0.99)),
     OPT(label_smoothing, NEB_OPT_SHARE, "0", NULL, "of the cross-entropy", NEB_OPT_RANGE(0, 0.99)),
@@ -67,6 +73,9 @@ const struct neb_opt neb__model_options[] = {
     OPT(bias, NEB_OPT_BOOL, "yes", NULL, "biases in linear layers and norms"),
     OPT(qkv_bias, NEB_OPT_BOOL, "no", NULL, "with bias: no: biases of queries, keys and values all the same"),
     OPT(qk_norm, NEB_OPT_BOOL, "no", NULL, "normalise each head's queries and keys"),
+    OPT(attention_scale, NEB_OPT_BOOL, "yes", NULL, "divide attention scores by sqrt(head_dim)"),
+    OPT(head_scale, NEB_OPT_BOOL, "no", NULL,
+        "multiply the last hidden states by 1/sqrt(hidden) before the output"),
     OPT(tied, NEB_OPT_BOOL, "yes", NULL, "the output weight is the token embedding"),
     OPT(head_bias, NEB_OPT_BOOL, "no", NULL, "a bias per token in the output"),
     OPT(residual_init, NEB_OPT_BOOL, "no", NULL,
@@ -97,6 +106,10 @@ static const char *const families[][16] = {
      "label_smoothing=0.1"},
     {"mbart", "kind=encoder-decoder", "embedding_norm=yes", "embedding_scale=yes", "head_bias=yes",
      "label_smoothing=0.1"},
+    {"t5", "kind=encoder-decoder", "positions=relative", "norm=rms", "norm_eps=1e-6", "activation=relu",
+     "bias=no", "attention_scale=no", "head_scale=yes"},
+    {"t5-v1.1", "kind=encoder-decoder", "positions=relative", "norm=rms", "norm_eps=1e-6", "activation=geglu",
+     "bias=no", "attention_scale=no", "tied=no"},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -192,6 +205,8 @@ static void read_sizes(const struct neb_model_config *c, struct neb_arch *a)
     a->embedding = c->embedding ? c->embedding : c->hidden;
     a->max_positions = c->max_positions;
     a->types = c->types;
+    a->relative_buckets = c->relative_buckets;
+    a->relative_distance = c->relative_distance;
 }
 
 static bool sizes_misfit(const struct neb_model_config *c, const struct neb_arch *a,
@@ -210,6 +225,14 @@ static bool sizes_misfit(const struct neb_model_config *c, const struct neb_arch
         return misfit(m, "positions", "rope needs an even width of heads, not %" PRId64, a->head_dim);
     if (c->rope_factor > 0 && c->rope_original && !(c->rope_high > c->rope_low))
         return misfit(m, "rope_high", "%g must be above rope_low (%g)", c->rope_high, c->rope_low);
+    if (a->positions == NEB_POSITIONS_RELATIVE && a->kind != NEB_DECODER && c->relative_buckets % 2)
+        return misfit(m, "relative_buckets",
+                      "%" PRId64 " cannot be halved for the two directions of an encoder",
+                      c->relative_buckets);
+    if (a->positions == NEB_POSITIONS_RELATIVE && c->relative_distance <= c->relative_buckets / 2)
+        return misfit(m, "relative_distance",
+                      "%" PRId64 " must be above half of relative_buckets (%" PRId64 ")",
+                      c->relative_distance, c->relative_buckets);
     if (neb__positions_computed(a->positions) && (a->embedding % 2 || a->embedding < 4))
         return misfit(m, "positions", "%s needs an even width of at least 4, not %" PRId64, c->positions,
                       a->embedding);
@@ -265,6 +288,8 @@ neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_
                                            (float)c->rope_original};
     a.qkv_bias = c->bias || c->qkv_bias;
     a.qk_norm = c->qk_norm;
+    a.attention_scale = c->attention_scale;
+    a.head_scale = c->head_scale;
     a.dropout = (float)c->dropout;
     a.attention_dropout = (float)c->attention_dropout;
     a.smoothing = (float)c->label_smoothing;

@@ -23,8 +23,8 @@ struct neb_model_config {
     char *positions, *norm, *norm_place, *activation, *head, *pooling;
     double norm_eps, rope_base, rope_factor, rope_low, rope_high, dropout, attention_dropout, label_smoothing,
         init_deviation;
-    int64_t rope_original, classes;
-    bool qkv_bias, qk_norm;
+    int64_t rope_original, relative_buckets, relative_distance, classes;
+    bool qkv_bias, qk_norm, attention_scale, head_scale;
     bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
@@ -36,7 +36,8 @@ enum neb_positions {
     NEB_POSITIONS_LEARNED,
     NEB_POSITIONS_SINUSOIDAL,
     NEB_POSITIONS_ROPE,
-    NEB_POSITIONS_FAIRSEQ /* sinusoids with fairseq's wavelengths, counted from 2 (M2M100, NLLB) */
+    NEB_POSITIONS_FAIRSEQ, /* sinusoids with fairseq's wavelengths, counted from 2 (M2M100, NLLB) */
+    NEB_POSITIONS_RELATIVE /* a learned number for the distance of two tokens, added to their score (T5) */
 };
 enum neb_head { NEB_HEAD_NONE, NEB_HEAD_TOKENS, NEB_HEAD_RTD, NEB_HEAD_CLASS };
 
@@ -55,14 +56,15 @@ struct neb_arch {
     bool swiglu, pre_norm, mean_pooling; /* swiglu: the feed-forward has a gate, with SiLU … */
     bool gelu_gate;                      /* … or with tanh-GELU (geglu) */
     int64_t vocab, hidden, layers, decoder_layers, heads, kv_heads, head_dim, ffn, embedding, max_positions,
-        types, classes;
+        types, classes, relative_buckets, relative_distance;
     struct neb_rope_scale rope_scale;
     float eps, rope_base, dropout, attention_dropout, smoothing, deviation;
-    bool qkv_bias, qk_norm;
+    bool qkv_bias, qk_norm, attention_scale, head_scale;
     bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
-#define NEB_MODEL_FAMILIES "bert, xlm-r, electra, gpt2, llama, transformer, marian, m2m100, bart, mbart"
+#define NEB_MODEL_FAMILIES \
+    "bert, xlm-r, electra, gpt2, llama, gemma, transformer, marian, m2m100, bart, mbart, t5, t5-v1.1"
 
 /* Whether there is such a family. If not, hint has the nearest one. */
 bool neb__model_family(const char *name, char hint[NEB_HINT]);

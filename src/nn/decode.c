@@ -15,7 +15,7 @@
  *
  * Beams that continue from one another share their past (beam_reorder.c). If the device reads listed rows, a
  * row stays in the place where it was computed, and each sequence has a list of its rows. Single-token runs
- * then use the lists instead of the layout above.
+ * then use the lists instead of the layout above. Relative positions are counted in that layout: then rows are moved.
  *
  * A search needs few of the logits. If the device finds the best tokens of each row itself, only these are
  * copied to the host. Weights do not change between two starts, so the layers read copies that are laid out

@@ -104,7 +104,7 @@ neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
     d->limits = all;
     d->prompt = (int32_t)m->peft.prompt_length;
     d->prefix = (int32_t)m->peft.prefix_length;
-    d->listed = neb__device_has_listed(device);
+    d->listed = neb__device_has_listed(device) && m->arch.positions != NEB_POSITIONS_RELATIVE;
     d->steady = neb__tape_records(device);
     neb_status status = create_parts(d);
     if (status != NEB_OK) {

@@ -7,6 +7,8 @@
 #include "nn/model.h"
 #include "tensor/team.h"
 
+#include <math.h>
+
 /* ---- building ------------------------------------------------------------------------------------------ */
 
 static void build_tokens(struct neb_builder *b, struct neb_model *m)
@@ -48,6 +50,7 @@ void neb__head_build(struct neb_builder *b, struct neb_model *m)
 static neb_tensor *token_rows(struct neb_model *m, neb_tape *t, neb_tensor *x, neb_tensor *rows)
 {
     if (rows) x = neb_op_gather(t, x, rows);
+    if (m->arch.head_scale) x = neb_op_scale(t, x, 1 / sqrtf((float)m->arch.hidden));
     if (!m->head.transform.weight) return x;
     x = neb__lin_run(t, &m->head.transform, x, NEB_ACT_GELU);
     return neb__norm_run(t, &m->head.norm, x);

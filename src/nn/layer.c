@@ -195,6 +195,19 @@ static void queries_and_keys(neb_tape *t, const struct neb_layer_call *c, neb_te
     n->k = neb_op_columns(t, qk, q, kv);
 }
 
+/* Of the products of queries and keys; 0: the usual one. */
+static float score_scale(const struct neb_arch *a)
+{
+    return a->attention_scale ? 0 : 1;
+}
+
+static neb_tensor *attend(neb_tape *t, const struct neb_layer_call *c, const struct neb_attention *n)
+{
+    if (c->relative) return neb__op_attention_relative(t, n, c->relative, c->relative_table);
+    if (c->cache && c->at->key) return neb__op_attention_listed(t, n, c->at->key, c->at->count);
+    return neb_op_attention(t, n);
+}
+
 static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
 {
     const struct neb_layer *l = c->layer;
@@ -210,6 +223,7 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, n
                               .heads = l->heads,
                               .kv_heads = l->kv_heads,
                               .causal = l->causal,
+                              .scale = score_scale(a),
                               .dropout = a->attention_dropout,
                               .first_head = l->first_head};
     queries_and_keys(t, c, qkv, &n);
@@ -219,9 +233,7 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, n
         n.k_seqs = s->with_prefix;
     }
     if (c->cache) use_cache(t, c, &n);
-    neb_tensor *o = c->cache && c->at->key ? neb__op_attention_listed(t, &n, c->at->key, c->at->count)
-                                           : neb_op_attention(t, &n);
-    neb_tensor *y = neb__lin_run(t, &at->out, o, NEB_ACT_NONE);
+    neb_tensor *y = neb__lin_run(t, &at->out, attend(t, c, &n), NEB_ACT_NONE);
     y = run_adapter(t, &at->adapter, y);
     neb_pop(t);
     return y;
@@ -245,6 +257,7 @@ static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, 
                               .k_seqs = c->cache ? c->at->cross_k : c->memory_side->seqs,
                               .heads = c->layer->heads,
                               .kv_heads = c->layer->kv_heads,
+                              .scale = score_scale(a),
                               .dropout = a->attention_dropout,
                               .first_head = c->layer->first_head};
     neb_tensor *y = neb__lin_run(t, &at->out, neb_op_attention(t, &n), NEB_ACT_NONE);

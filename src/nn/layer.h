@@ -7,6 +7,7 @@
 
 #include "nn/config.h"
 #include "nn/model_input.h"
+#include "tensor/relative.h"
 
 /* ---- building: names are paths; a builder is at one path ------------------------------------------- */
 
@@ -150,6 +151,8 @@ struct neb_layer_call {
     const struct neb_input_side *side;
     const struct neb_input_side *memory_side; /* cross attention */
     neb_tensor *memory;
+    const struct neb_relative *relative; /* of self attention; NULL: none */
+    neb_param *relative_table;
     int number;
     int64_t shared_rows;                 /* that a team shares; 0: every member has all */
     const struct neb_layer_cache *cache; /* NULL: none */

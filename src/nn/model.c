@@ -24,6 +24,9 @@ static void build_embedding(struct neb_builder *b, struct neb_stack *s)
     if (neb__positions_computed(a->positions)) /* values: neb__model_ready() */
         s->position = neb__builder_matrix(b, "sinusoid.weight", a->max_positions, a->embedding, NEB_INIT_ZERO,
                                           0, NEB_SPLIT_NONE);
+    if (a->positions == NEB_POSITIONS_RELATIVE)
+        s->relative_table = neb__builder_vector(b, "relative.weight", a->relative_buckets * a->heads,
+                                                NEB_INIT_ZERO, NEB_SPLIT_NONE);
     if (a->types)
         s->type = neb__builder_matrix(b, "type.weight", a->types, a->embedding, NEB_INIT_NORMAL, a->deviation,
                                       NEB_SPLIT_NONE);
@@ -63,6 +66,9 @@ static neb_status build_stack(struct neb_builder *b, struct neb_model *m, int64_
     NEB_TRY(make_calls(s, 1));
     size_t mark = neb__builder_enter(b, "%s", s->name);
     b->elsewhere = !neb__stage_has_layer(&m->stage, before);
+    if (b->arch->positions == NEB_POSITIONS_RELATIVE)
+        neb__relative_buckets(b->arch->relative_buckets, b->arch->relative_distance, s == &m->encoder,
+                              &s->relative);
     build_embedding(b, s);
     for (int64_t i = 0; i < s->count; i++) {
         size_t layer = neb__builder_enter(b, "layers.%d", (int)i);
@@ -79,6 +85,7 @@ static neb_status build_stack(struct neb_builder *b, struct neb_model *m, int64_
  * deviation 1. */
 static float table_deviation(const struct neb_arch *a)
 {
+    if (a->head_scale) return 1; /* the output divides by sqrt(hidden) */
     return a->embedding_scale ? 1.0f / sqrtf((float)a->embedding) : a->deviation;
 }
 
@@ -92,6 +99,11 @@ static neb_status check_team(const struct neb_model *m, const struct neb_model *
         int64_t value;
     } cut[] = {{"heads", a->heads}, {"kv_heads", a->kv_heads}, {"ffn", a->ffn}};
     if (!team) return NEB_OK;
+    if (a->positions == NEB_POSITIONS_RELATIVE)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "parallel.tensor is %d: a model with positions: relative needs tensor 1; use parallel.data",
+            team->size);
     for (int i = 0; i < 3; i++)
         if (cut[i].value % team->size)
             return neb__fail(NEB_ERR_CONFIG,
@@ -119,6 +131,29 @@ static neb_status check_team(const struct neb_model *m, const struct neb_model *
     return NEB_OK;
 }
 
+static bool is_cut(const struct neb_model *m)
+{
+    return m->stage.range.first > 0 || m->stage.range.end < neb__stage_layers(&m->arch) ||
+           m->stage.hole.end > m->stage.hole.first;
+}
+
+/* All layers of a stack read one table, and distances count tokens of the text alone. */
+static neb_status check_relative(const struct neb_model *m)
+{
+    if (m->arch.positions != NEB_POSITIONS_RELATIVE) return NEB_OK;
+    if (is_cut(m))
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "a model with positions: relative cannot be cut into stages, because all layers share a "
+            "table of distances: parallel.pipeline must be 1, and the strategy another than pipeline");
+    if (m->peft.prefix)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "option 'method': prefix has no distances, which a model with positions: relative needs; "
+            "take lora, ia3 or adapter");
+    return NEB_OK;
+}
+
 /* Virtual tokens behind the vocabulary (Lester et al. 2021). */
 static neb_status build_prompt(struct neb_model *m, struct neb_builder *b)
 {
@@ -126,7 +161,7 @@ static neb_status build_prompt(struct neb_model *m, struct neb_builder *b)
     if (a->kind != NEB_DECODER)
         return neb__fail(NEB_ERR_CONFIG,
                          "option 'method': prompt is for decoders; an encoder takes prefix, lora or ia3");
-    if (m->stage.range.first > 0 || m->stage.range.end < neb__stage_layers(a))
+    if (is_cut(m))
         return neb__fail(NEB_ERR_CONFIG,
                          "parallel.pipeline: the method prompt needs pipeline 1; use parallel.data");
     if (m->peft.prompt_length >= a->max_positions)
@@ -152,6 +187,7 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
                          a->vocab, a->embedding, embeddings->arch.vocab, embeddings->arch.embedding);
     bool delta = embeddings && a->embedding_delta;
     if (!m->stage.range.end) m->stage.range.end = neb__stage_layers(a); /* the whole model */
+    NEB_TRY(check_relative(m));
     if (delta && a->head == NEB_HEAD_TOKENS && a->tied)
         return neb__fail(NEB_ERR_CONFIG,
                          "model option 'embedding_delta': the output of a model with head 'tokens' cannot be "
@@ -304,6 +340,11 @@ static neb_status write_sinusoid(neb_param *p, enum neb_positions kind)
 neb_status neb__model_ready(struct neb_model *m)
 {
     NEB_TRY(neb__dora_fill_all(m));
+    if (m->arch.positions == NEB_POSITIONS_RELATIVE && !neb__device_has_relative(m->params->dev))
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "this device has no attention with relative positions (model.positions: relative); use "
+            "train.device: cpu, or the option --device cpu of a command");
     if (!neb__positions_computed(m->arch.positions)) return NEB_OK;
     if (m->encoder.count) NEB_TRY(write_sinusoid(m->encoder.position, m->arch.positions));
     if (m->decoder.count) NEB_TRY(write_sinusoid(m->decoder.position, m->arch.positions));
@@ -360,6 +401,8 @@ neb_tensor *neb__stack_run(struct neb_model *m, struct neb_stack *s, neb_tape *t
                                            .side = r->side,
                                            .memory_side = r->memory_side,
                                            .memory = r->memory,
+                                           .relative = s->relative_table ? &s->relative : NULL,
+                                           .relative_table = s->relative_table,
                                            .number = (int)i,
                                            .shared_rows = shared,
                                            .cache = r->caches ? &r->caches[i] : NULL,

@@ -19,6 +19,8 @@
 struct neb_stack {
     const char *name; /* "encoder", "decoder" */
     neb_param *position, *type;
+    neb_param *relative_table; /* (buckets, heads) in one dimension, read by all layers; or NULL */
+    struct neb_relative relative;
     struct neb_norm_layer embed_norm;
     struct neb_lin project; /* embedding → hidden, where they differ */
     struct neb_layer *layers;

@@ -97,6 +97,16 @@ static neb_status add_options(struct neb_buf *text, const struct neb_opt *table,
     return neb__buf_printf(text, "-\n");
 }
 
+/* Options that change nothing in this model are left out, so that a run of a version without them goes on. */
+static neb_status add_model(struct neb_buf *text, const struct neb_model_config *m)
+{
+    static const char *const relative[] = {"relative_buckets", "relative_distance", "attention_scale",
+                                           "head_scale", NULL},
+                             *const none[] = {NULL};
+    const bool unused = strcmp(m->positions, "relative") && m->attention_scale && !m->head_scale;
+    return add_options(text, neb__model_options, m, false, unused ? relative : none);
+}
+
 /* What a student's samples follow from, beside the text and its first parameters. */
 static neb_status add_student(struct neb_buf *text, const struct neb_split_site *s)
 {
@@ -106,7 +116,7 @@ static neb_status add_student(struct neb_buf *text, const struct neb_split_site 
     static const char *const none[] = {NULL};
     const struct neb_job_distill *d = &s->job->distill;
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, false, local));
-    NEB_TRY(add_options(text, neb__model_options, &s->job->model, false, none));
+    NEB_TRY(add_model(text, &s->job->model));
     NEB_TRY(add_options(text, neb__peft_options, &s->job->peft, false, none));
     return neb__buf_printf(text, "%g %" PRId64 " %g %g %g\n", d->on_policy, d->lag, d->beta, d->weight,
                            d->temperature);
@@ -132,7 +142,7 @@ static neb_status add_generator(struct neb_buf *text, const struct neb_split_sit
                                         "deterministic", "average",    "speed", NULL};
     static const char *const none[] = {NULL};
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, false, local));
-    NEB_TRY(add_options(text, neb__model_options, &s->job->generator, false, none));
+    NEB_TRY(add_model(text, &s->job->generator));
     NEB_TRY(add_options(text, neb__peft_options, &s->job->peft, false, none));
     return neb__buf_printf(text, "%" PRId64 " %s\n", s->job->wan.snapshot,
                            s->job->init.match ? s->job->init.match : "");
