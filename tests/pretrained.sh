@@ -44,6 +44,19 @@ grep -q 'frame: "marian"' fresh/model.yaml && cmp -s fresh/vocab.json opus/vocab
 "$nebula" translate many source --from en --to de > /dev/null || fail "M2M100 does not translate"
 if "$nebula" translate many source --to de 2> err; then fail "it translates from nowhere"; fi
 grep -q -- '--from' err || fail "the message does not ask for the source language: $(cat err)"
+"$nebula" import "$data/mt5" t5 > /dev/null || fail "the import of mT5 failed"
+"$nebula" translate t5 source --beams 3 > one || fail "mT5 writes nothing"
+[ "$(wc -l < one)" = 3 ] || fail "not three lines of mT5: $(cat one)"
+sed 's/init: .*/init: {from: t5}/; s/out: out/out: tuned-t5/; s/en-deu/en-de/' job.yaml > t5.yaml
+"$nebula" train t5.yaml > log 2>&1 || fail "training of mT5 does not go on: $(cat log)"
+awk '/loss/ { for (i = 1; i <= NF; i++) if ($i == "loss") { if (!first) first = $(i + 1); last = $(i + 1) } }
+     END { exit !(last < first - 0.2) }' log || fail "mT5 learned nothing: $(grep loss log)"
+"$nebula" export tuned-t5 back-t5 && "$nebula" import back-t5 again-t5 > /dev/null || fail "the trained mT5 does not go out and in"
+cmp -s tuned-t5/model.safetensors again-t5/model.safetensors || fail "mT5 changed on its way"
+for o in parallel.tensor=2 parallel.pipeline=2; do
+    if timeout 60 "$nebula" train t5.yaml out=never $o > log 2>&1; then fail "$o was taken for mT5"; fi
+    grep -q 'positions: relative' log || fail "$o is not refused by the name of the option: $(cat log)"
+done
 "$nebula" import "$data/llama3" llama > /dev/null 2>&1 || fail "the import of a Llama failed"
 if "$nebula" import "$data/llama3_lora" tuned 2> err; then fail "an adapter without its base was taken"; fi
 grep -q -- '--base' err || fail "the message does not ask for the base: $(cat err)"

@@ -31,7 +31,9 @@ static const struct {
              {"nllb-tail", "eng_Latn", "deu_Latn"},
              {"bart", NULL, NULL},
              {"mbart", "en_XX", "de_DE"},
-             {"mbart50", "en_XX", "de_DE"}};
+             {"mbart50", "en_XX", "de_DE"},
+             {"t5", NULL, NULL},
+             {"mt5", NULL, NULL}};
 enum { PAIRS = sizeof pairs / sizeof *pairs, LINES = 4 };
 static char dir[200];
 
@@ -271,13 +273,13 @@ static void translations_are_those_of_transformers(void **state)
 static void translators_go_out_as_they_came(void **state)
 {
     (void)state;
-    static const char *const files[] = {"model.safetensors", "model.yaml", "source.spm", "target.spm",
-                                        "tokenizer.json"};
+    static const char *const files[] = {"model.safetensors", "model.yaml",     "source.spm",
+                                        "target.spm",        "tokenizer.json", "tokenizer.model"};
     for (int k = 0; k < PAIRS; k++) {
         assert_ok(neb__hf_import(recorded(pairs[k].name), in("there")));
         assert_ok(neb__hf_export(in("there"), in("out")));
         assert_ok(neb__hf_import(in("out"), in("back again")));
-        for (int i = 0; i < 5; i++) {
+        for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
             struct neb_buf a, b;
             char path[500], other[500];
             snprintf(path, sizeof path, "%s/%s", in("there"), files[i]);
@@ -295,6 +297,44 @@ static void translators_go_out_as_they_came(void **state)
         check_remove_dir(in("out"));
         check_remove_dir(in("back again"));
     }
+}
+
+/* T5 reads and writes its sentinels as a part of the text, from either kind of file. */
+static void sentinels_are_part_of_a_text(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"t5", "mt5"};
+    neb_device *device;
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    for (int k = 0; k < 2; k++) {
+        struct neb_ready m;
+        struct neb_buf ids, text;
+        static const char line[] = "A <extra_id_0> in the<extra_id_12> snow";
+        assert_ok(neb__hf_import(recorded(names[k]), in("sentinels")));
+        assert_ok(neb__ready_open(in("sentinels"), NULL, device, &m));
+        neb__buf_init(&ids, 1 << 16);
+        neb__buf_init(&text, 1 << 16);
+        assert_ok(neb__tok_encode(m.tok, line, sizeof line - 1, &ids));
+        const int32_t *id = (const int32_t *)(const void *)ids.data;
+        int found[2] = {0};
+        for (size_t i = 0; i < ids.len / sizeof *id; i++) {
+            found[0] += id[i] == neb__tok_id(m.tok, "<extra_id_0>");
+            found[1] += id[i] == neb__tok_id(m.tok, "<extra_id_12>");
+        }
+        assert_int_equal(found[0], 1);
+        assert_int_equal(found[1], 1);
+        assert_true(neb__tok_id(m.tok, "<extra_id_0>") > neb__tok_id(m.tok, "<extra_id_12>"));
+        assert_ok(neb__tok_decode(m.tok, id, ids.len / sizeof *id, &text));
+        assert_ok(neb__buf_append(&text, "", 1));
+        assert_non_null(strstr((const char *)text.data, "<extra_id_0>"));
+        assert_non_null(strstr((const char *)text.data, "<extra_id_12>"));
+        assert_int_equal(neb__tok_id(m.tok, "<extra_id_100>"), -1);
+        neb__buf_free(&ids);
+        neb__buf_free(&text);
+        neb__ready_close(&m);
+        check_remove_dir(in("sentinels"));
+    }
+    neb_device_close(device);
 }
 
 /* Marian's language token, a line that brings its own, and lines that have to name what they lack. */
@@ -687,6 +727,8 @@ static void numbering_is_the_tokenizers(void **state)
 #define MARIAN_SIZES                                                                      \
     "\"vocab_size\": 31, \"d_model\": 12, \"encoder_layers\": 1, \"decoder_layers\": 1, " \
     "\"encoder_attention_heads\": 2, \"encoder_ffn_dim\": 20, \"activation_function\": \"relu\", "
+#define T5_SIZES \
+    "\"vocab_size\": 31, \"d_model\": 12, \"d_kv\": 5, \"d_ff\": 20, \"num_layers\": 1, \"num_heads\": 2, "
 #define BERT_SIZES                                                                                    \
     "\"vocab_size\": 31, \"hidden_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, " \
     "\"intermediate_size\": 20, \"hidden_act\": \"gelu\", "
@@ -701,7 +743,22 @@ static void wrong_folders_are_answered(void **state)
     } wrong[] = {
         {"{", "{}", NEB_ERR_CORRUPT, "config.json"},
         {"[]", "{}", NEB_ERR_CORRUPT, "not a JSON object"},
-        {"{\"model_type\": \"t5\"}", "{}", NEB_ERR_UNSUPPORTED, "'t5' is not"},
+        {"{\"model_type\": \"umt5\"}", "{}", NEB_ERR_UNSUPPORTED, "'umt5' is not"},
+        {"{\"model_type\": \"t5\", " T5_SIZES "\"feed_forward_proj\": \"gated-relu\"}", "{}",
+         NEB_ERR_UNSUPPORTED, "'gated-relu' is not"},
+        {"{\"model_type\": \"t5\", " T5_SIZES
+         "\"feed_forward_proj\": \"gated-gelu\", \"dense_act_fn\": \"gelu\"}",
+         "{}", NEB_ERR_UNSUPPORTED, "'dense_act_fn': contradicts"},
+        {"{\"model_type\": \"t5\", " T5_SIZES "\"is_gated_act\": true}", "{}", NEB_ERR_UNSUPPORTED,
+         "'is_gated_act': contradicts"},
+        {"{\"model_type\": \"mt5\", " T5_SIZES "\"relative_attention_num_buckets\": 7}", "{}",
+         NEB_ERR_CORRUPT, "impossible model"},
+        {"{\"model_type\": \"t5\", " T5_SIZES "\"relative_attention_max_distance\": 16}", "{}",
+         NEB_ERR_CORRUPT, "'relative_distance'"},
+        {"{\"model_type\": \"t5\", " T5_SIZES "\"per_layer_bias\": true}", "{}", NEB_ERR_UNSUPPORTED,
+         "'per_layer_bias': is not known"},
+        {"{\"model_type\": \"t5\", " T5_SIZES "\"is_encoder_decoder\": false}", "{}", NEB_ERR_UNSUPPORTED,
+         "'is_encoder_decoder'"},
         {"{\"model_type\": \"bert\"}", "{}", NEB_ERR_CORRUPT, "'vocab_size': is missing"},
         {"{\"model_type\": \"bert\", \"vocab_size\": -3}", "{}", NEB_ERR_CORRUPT, "out of range"},
         {"{\"model_type\": \"bert\", \"vocab_size\": 1e300}", "{}", NEB_ERR_CORRUPT, "not a whole number"},
@@ -755,6 +812,74 @@ static void wrong_folders_are_answered(void **state)
     check_log_restore();
 }
 
+/* The recorded T5 with the copies of its token table that older files have; `other` differs from the table in one bit. */
+static void write_copies(const char *const *names, int n, const char *other)
+{
+    struct neb_st *st;
+    char path[700];
+    snprintf(path, sizeof path, "%s/model.safetensors", recorded("t5"));
+    assert_ok(neb__st_open(path, &st));
+    const int count = neb__st_count(st);
+    struct neb_st_tensor *list = calloc((size_t)(count + n), sizeof *list);
+    const struct neb_st_tensor *shared = neb__st_find(st, "shared.weight");
+    uint8_t *changed = malloc(shared->size);
+    assert_true(list && changed);
+    memcpy(changed, shared->data, shared->size);
+    changed[shared->size / 2] ^= 1;
+    for (int i = 0; i < count; i++) list[i] = *neb__st_at(st, i);
+    for (int i = 0; i < n; i++) {
+        list[count + i] = *shared;
+        list[count + i].name = names[i];
+        if (other && !strcmp(names[i], other)) list[count + i].data = changed;
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", in("copies"));
+    assert_ok(neb__st_write(path, list, count + n, NULL, 0644));
+    free(changed);
+    free(list);
+    neb__st_close(st);
+}
+
+/* Whether T5's output is the token table, the tensors say; whether it is divided, the config. */
+static void t5_is_tied_where_its_tensors_are_equal(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"lm_head.weight", "encoder.embed_tokens.weight",
+                                        "decoder.embed_tokens.weight"};
+    static const struct {
+        const char *config;
+        bool scaled;
+    } says[] = {
+        {"\"model_type\": \"t5\", ", true},
+        {"\"model_type\": \"t5\", \"tie_word_embeddings\": false, ", false},
+        {"\"model_type\": \"t5\", \"tie_word_embeddings\": true, \"scale_decoder_outputs\": false, ", false},
+        {"\"model_type\": \"mt5\", ", false}};
+    struct neb_model_yaml f;
+    for (int i = 0; i < 2; i++) {
+        copy_recorded("t5", "config.json", "copies");
+        write_copies(names, 3, i ? names[0] : NULL);
+        assert_ok(neb__hf_import(in("copies"), in("tied")));
+        assert_ok(neb__model_yaml_read(in("tied"), &f));
+        assert_true(f.model.tied == !i && f.model.head_scale);
+        neb__model_yaml_free(&f);
+    }
+    check_log_quiet();
+    write_copies(names, 3, names[1]);
+    assert_status(neb__hf_import(in("copies"), in("never")), NEB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(neb_last_error(), "encoder.embed_tokens.weight"));
+    check_log_restore();
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
+        struct neb_model_config m;
+        struct neb_hf_config c;
+        char text[600];
+        snprintf(text, sizeof text, "{%s%s\"d_kv\": 5}", says[i].config, T5_SIZES);
+        assert_ok(neb__model_config_init(NULL, &m));
+        assert_ok(neb__hf_config_read(text, strlen(text), &m, &c));
+        if (m.head_scale != says[i].scaled) fail_msg("%s", text);
+        assert_true(!m.attention_scale && !m.bias && m.head_dim == 5 && m.relative_buckets == 32);
+        neb__model_config_free(&m);
+    }
+}
+
 /* A size that is not the tensors', a tensor that is not there. */
 static void config_and_tensors_must_agree(void **state)
 {
@@ -786,9 +911,9 @@ static void every_allocation_may_fail(void **state)
 {
     (void)state;
     int64_t held = neb__mem_held();
-    static const char *const names[] = {"electra", "marian", "m2m100"};
+    static const char *const names[] = {"electra", "marian", "m2m100", "t5", "mt5"};
     check_log_quiet();
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 5; k++) {
         neb_status status = NEB_ERR_NOMEM;
         for (int64_t i = 1; status != NEB_OK; i += 1 + i / 8) {
             neb__mem_fail_at(i);
@@ -824,12 +949,14 @@ int main(void)
         cmocka_unit_test(translations_are_those_of_transformers),
         cmocka_unit_test(translators_go_out_as_they_came),
         cmocka_unit_test(languages_are_asked_for),
+        cmocka_unit_test(sentinels_are_part_of_a_text),
         cmocka_unit_test(values_of_16_bits_stay),
         cmocka_unit_test(adapters_compute_as_in_peft),
         cmocka_unit_test(nothing_is_written_over_itself),
         cmocka_unit_test(wrong_adapters_are_answered),
         cmocka_unit_test(numbering_is_the_tokenizers),
         cmocka_unit_test(wrong_folders_are_answered),
+        cmocka_unit_test(t5_is_tied_where_its_tensors_are_equal),
         cmocka_unit_test(config_and_tensors_must_agree),
         cmocka_unit_test(every_allocation_may_fail),
     };

@@ -1,4 +1,4 @@
-"""Small encoder-decoders of the transformers library with real tokenizers: Marian, M2M100, NLLB, BART, mBART and mBART-50.
+"""Small encoder-decoders of the transformers library with real tokenizers: Marian, M2M100, NLLB, BART, mBART, mBART-50, T5 and mT5.
 hf_parity.py records them and compares with them. `folder(name, path)` writes such a folder as save_pretrained() leaves it."""
 import io
 import json
@@ -17,13 +17,13 @@ Kinder sitzen auf dem Boden und hören eine Geschichte. Ein alter Mann spielt au
 LINES = ["A man is reading a book.", "Two girls play in the snow!", "The old woman looks at a window on the street", "Ωmega (2024) ☃"]
 LANGS = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn"), "nllb-tail": ("eng_Latn", "deu_Latn"),
          "mbart": ("en_XX", "de_DE"), "mbart50": ("en_XX", "de_DE")}
-NAMES = ["marian", "m2m100", "nllb", "nllb-tail", "bart", "mbart", "mbart50"]
+NAMES = ["marian", "m2m100", "nllb", "nllb-tail", "bart", "mbart", "mbart50", "t5", "mt5"]
 
 
-def spm(text, size, kind="unigram"):
+def spm(text, size, kind="unigram", special={}):
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(sentence_iterator=iter(text), model_writer=out, vocab_size=size, model_type=kind,
-                                             hard_vocab_limit=False, normalization_rule_name="identity", minloglevel=2)
+                                             hard_vocab_limit=False, normalization_rule_name="identity", minloglevel=2, **special)
     return out.getvalue()
 
 
@@ -94,20 +94,54 @@ def bart_tokenizer(path):
     return tok
 
 
+def t5_tokenizer(path, bare):
+    """tokenizer.json as transformers writes it; bare: only the SentencePiece model, as the folders of Google's models have it."""
+    made = spm(ENGLISH + GERMAN, 120, special=dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    if bare:
+        write(path, "spiece.model", made)
+        write(path, "tokenizer_config.json", json.dumps({"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "unk_token": "<unk>",
+                                                         "pad_token": "<pad>", "extra_ids": 100}).encode())
+        return tf.AutoTokenizer.from_pretrained(path)
+    sentinels = [(f"<extra_id_{i}>", 0.0) for i in range(99, -1, -1)]
+    tok = tf.T5Tokenizer(vocab=[(p, float(s)) for p, s in pieces(made)] + sentinels, extra_ids=100)
+    tok.save_pretrained(path)
+    return tok
+
+
 def tokenizer(name, path):
     os.makedirs(path, exist_ok=True)
     if name == "marian":
         return marian_tokenizer(path)
     if name == "m2m100":
         return m2m100_tokenizer(path)
+    if name in ("t5", "mt5"):
+        return t5_tokenizer(path, name == "mt5")
     if name.startswith("nllb"):
         return nllb_tokenizer(path, name == "nllb-tail")
     return bart_tokenizer(path) if name == "bart" else mbart_tokenizer(path, name == "mbart50")
 
 
+def t5_model(name, rows, width, heads):
+    """Version 1.0 with a tied output, and mT5 with its own; few buckets and short distances, so that the lines fill all of them. Small
+    embeddings: with large ones a model whose scores are not scaled repeats one token, or is so sharp that fp32 itself is off by 1e-3."""
+    c = dict(vocab_size=rows, d_model=width, d_kv=6, d_ff=width + 8, num_layers=2, num_decoder_layers=2 if width > 12 else 1, num_heads=heads,
+             relative_attention_num_buckets=12, relative_attention_max_distance=15, decoder_start_token_id=0)
+    if name == "t5":
+        m = tf.T5ForConditionalGeneration(tf.T5Config(**c, feed_forward_proj="relu", tie_word_embeddings=True, initializer_factor=1.5))
+    else:
+        m = tf.MT5ForConditionalGeneration(tf.MT5Config(**c, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
+        m.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn_like(m.lm_head.weight))
+    with torch.no_grad():
+        m.shared.weight.mul_(0.05)
+        m.lm_head.weight[rows - 3:] = 0  # rows that are no token, which only transformers could choose
+    return m
+
+
 def model(name, tokens, tok, width=12, std=0.02):
     """The table gets a few rows more, as many of theirs have."""
     heads = 3 if width == 12 else 4
+    if name in ("t5", "mt5"):
+        return t5_model(name, tokens + 3, width, heads)
     c = dict(vocab_size=tokens + (0 if name == "marian" else 3), d_model=width, encoder_layers=2, decoder_layers=2 if width > 12 else 1,
              encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=width + 8, decoder_ffn_dim=width + 8,
              max_position_embeddings=64 if width == 12 else 256, init_std=std, forced_eos_token_id=None)
@@ -153,7 +187,9 @@ def folder(name, path, width=12, std=0.02, seed=5):
 
 
 def text(name, tok, ids):
-    """transformers 5 shows M2M100's languages although they are special."""
+    """transformers 5 shows M2M100's languages although they are special; T5's sentinels are a part of the text."""
+    if name in ("t5", "mt5"):
+        return tok.decode([i for i in ids if i > 2], skip_special_tokens=False).strip()
     if name == "m2m100":
         ids = [i for i in ids if i < len(tok.encoder)]
     return tok.decode(ids, skip_special_tokens=True).strip()
@@ -166,6 +202,8 @@ def encode(name, tok, line):
     ids = tok(line).input_ids
     if name == "marian":
         return ids, [tok.pad_token_id]
+    if name in ("t5", "mt5"):
+        return ids, [0]
     if name == "bart":
         return ids, [2, 0]
     lang = tok.get_lang_id("de") if name == "m2m100" else tok.convert_tokens_to_ids(LANGS[name][1])

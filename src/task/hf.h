@@ -1,6 +1,6 @@
 /* hf.h: models from Hugging Face folders and back: config.json, safetensors (one file or several with an
  * index), tokenizer files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, DistilBERT, GPT-2, Llama 2 and 3, Mistral,
- * Qwen 2, 2.5 and 3, Marian, M2M100 and NLLB, BART and mBART.
+ * Qwen 2, 2.5 and 3, Marian, M2M100 and NLLB, BART and mBART, T5 and mT5.
  *
  * Nothing in such a folder is believed: config and index are checked key by key, tensors must have the shapes
  * that follow. */
@@ -46,7 +46,9 @@ enum neb_hf_kind {
     NEB_HF_MARIAN,
     NEB_HF_M2M100,
     NEB_HF_BART,
-    NEB_HF_MBART
+    NEB_HF_MBART,
+    NEB_HF_T5,
+    NEB_HF_T5_GATED /* v1.1 and mT5: the feed-forward has a gate, whose matrices have other names */
 };
 
 /* Llama and its relatives. */
@@ -58,6 +60,11 @@ static inline bool neb__hf_is_llama(enum neb_hf_kind kind)
 static inline bool neb__hf_is_seq2seq(enum neb_hf_kind kind)
 {
     return kind >= NEB_HF_MARIAN;
+}
+
+static inline bool neb__hf_is_t5(enum neb_hf_kind kind)
+{
+    return kind >= NEB_HF_T5;
 }
 
 /* With a decoder, whose head is always that of tokens. */
@@ -85,9 +92,10 @@ neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind
 struct neb_hf_source {
     char name[3][192]; /* tensors, one below the other */
     int parts;
-    bool turned; /* stored (in, out), or a vector as one row */
-    bool skips;  /* the rows of padding are not ours */
-    bool plus;   /* theirs is ours - 1: a norm that multiplies by 1 + w */
+    bool turned;   /* stored (in, out), or a vector as one row */
+    bool skips;    /* the rows of padding are not ours */
+    bool plus;     /* theirs is ours - 1: a norm that multiplies by 1 + w */
+    bool by_heads; /* one dimension of ours is (…, heads) there */
 };
 
 /* ours: a name of docs/models.md. prefix: whether theirs stand under `bert.` and the like. NEB_ERR_NOTFOUND
@@ -121,6 +129,8 @@ void neb__hf_files_close(struct neb_hf_files *f); /* NULL is fine */
 /* The tensors that make up a parameter of ours; false: one is missing, and source names them. */
 bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, const char *ours,
                           struct neb_hf_source *source, const struct neb_st_tensor *t[3]);
+/* Two tensors with the same bytes, or one of them is missing. */
+bool neb__hf_files_equal(const struct neb_hf_files *f, const char *one, const char *other);
 /* The tensor was read and is not needed any more. */
 void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t);
 /* A part of tensor t was read: its pages need not stay in memory. */
@@ -149,6 +159,21 @@ neb_status neb__hf_tokenizer_write(const struct neb_model_yaml *f, enum neb_hf_k
 neb_status neb__hf_seq2seq_read(const struct json_t *j, struct neb_hf_config *c, struct neb_model_config *m);
 neb_status neb__hf_seq2seq_write(const struct neb_model_yaml *f, const struct neb_arch *a,
                                  enum neb_hf_kind kind, const struct neb_tok *tok, struct json_t *j);
+
+/* The number of a token, the first one of a list; -1: not given. */
+neb_status neb__hf_token(const struct json_t *j, const char *key, int64_t *out);
+/* The keys of `known` (n) are read, or change nothing that is computed here; any other that is set is refused. */
+neb_status neb__hf_known_keys(const struct json_t *j, const char *const *known, size_t n);
+/* The token with which a target starts, or -1. */
+int64_t neb__hf_start_of(const struct neb_model_yaml *f, const struct neb_tok *tok);
+
+/* ---- hf_config_t5.c: config.json of T5 and mT5 --------------------------------------------------------------- */
+
+neb_status neb__hf_t5_read(const struct json_t *j, struct neb_hf_config *c, struct neb_model_config *m);
+neb_status neb__hf_t5_write(const struct neb_model_yaml *f, const struct neb_arch *a,
+                            const struct neb_tok *tok, struct json_t *j);
+/* The option of an encoder-decoder with relative positions that T5 cannot have, and its value; NULL: none. */
+const char *neb__hf_t5_misfit(const struct neb_model_config *m, const struct neb_arch *a, const char **value);
 
 /* ---- hf_config_decoder.c: config.json of Llama and its relatives ---------------------------------------- */
 

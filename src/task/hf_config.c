@@ -145,7 +145,9 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
                  {"marian", NEB_HF_MARIAN},
                  {"m2m_100", NEB_HF_M2M100},
                  {"bart", NEB_HF_BART},
-                 {"mbart", NEB_HF_MBART}};
+                 {"mbart", NEB_HF_MBART},
+                 {"t5", NEB_HF_T5},
+                 {"mt5", NEB_HF_T5}};
     const size_t n = sizeof types / sizeof *types;
     const char *type = json_string_value(json_object_get(j, "model_type"));
     size_t i = 0;
@@ -154,10 +156,11 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
         return neb__fail(NEB_ERR_UNSUPPORTED,
                          "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra, "
                          "distilbert, gpt2, "
-                         "llama, mistral, qwen2, qwen3, gemma, marian, m2m_100, bart or mbart",
+                         "llama, mistral, qwen2, qwen3, gemma, marian, m2m_100, bart, mbart, t5 or mt5",
                          type ? type : "");
     c->kind = types[i].kind;
     c->tied = !json_is_false(json_object_get(j, "tie_word_embeddings"));
+    if (neb__hf_is_t5(c->kind)) return neb__hf_t5_read(j, c, m);
     if (neb__hf_is_seq2seq(c->kind)) return neb__hf_seq2seq_read(j, c, m);
     if (neb__hf_is_llama(c->kind)) {
         if (c->kind != NEB_HF_GEMMA) /* the others' default is untied */
@@ -209,7 +212,9 @@ static const char *class_of(const struct neb_model_yaml *f, enum neb_hf_kind kin
         [NEB_HF_MARIAN] = {"MarianModel", "MarianMTModel", "", ""},
         [NEB_HF_M2M100] = {"M2M100Model", "M2M100ForConditionalGeneration", "", ""},
         [NEB_HF_BART] = {"BartModel", "BartForConditionalGeneration", "", ""},
-        [NEB_HF_MBART] = {"MBartModel", "MBartForConditionalGeneration", "", ""}};
+        [NEB_HF_MBART] = {"MBartModel", "MBartForConditionalGeneration", "", ""},
+        [NEB_HF_T5] = {"T5Model", "T5ForConditionalGeneration", "", ""},
+        [NEB_HF_T5_GATED] = {"T5Model", "T5ForConditionalGeneration", "", ""}};
     static const char *const heads[] = {"none", "tokens", "rtd", "class"};
     for (int i = 0; i < 4; i++)
         if (!strcmp(f->model.head, heads[i])) return names[kind][i];
@@ -299,7 +304,9 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
     if (bad) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
-    if (neb__hf_is_seq2seq(kind))
+    if (neb__hf_is_t5(kind))
+        NEB_TRY(neb__hf_t5_write(f, &a, tok, j));
+    else if (neb__hf_is_seq2seq(kind))
         NEB_TRY(neb__hf_seq2seq_write(f, &a, kind, tok, j));
     else if (neb__hf_is_llama(kind))
         NEB_TRY(neb__hf_decoder_write(f, &a, kind, j));

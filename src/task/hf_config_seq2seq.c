@@ -112,7 +112,7 @@ static const char *const known[] = {"vocab_size",
                                     "num_return_sequences",
                                     "renormalize_logits"};
 
-static neb_status check_keys(const json_t *j)
+neb_status neb__hf_known_keys(const json_t *j, const char *const *list, size_t n)
 {
     const char *key;
     json_t *value;
@@ -120,9 +120,8 @@ static neb_status check_keys(const json_t *j)
     {
         size_t i = 0;
         if (json_is_null(value) || json_is_false(value)) continue;
-        while (i < sizeof known / sizeof *known && strcmp(key, known[i])) i++;
-        if (i == sizeof known / sizeof *known)
-            return refuse(key, "is not known here and may change what is computed");
+        while (i < n && strcmp(key, list[i])) i++;
+        if (i == n) return refuse(key, "is not known here and may change what is computed");
     }
     return NEB_OK;
 }
@@ -161,7 +160,7 @@ static neb_status check_equal(const json_t *j, const char *key, int64_t value)
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
-static neb_status token(const json_t *j, const char *key, int64_t *out)
+neb_status neb__hf_token(const json_t *j, const char *key, int64_t *out)
 {
     const json_t *v = json_object_get(j, key);
     if (json_is_array(v)) v = json_array_get(v, 0);
@@ -192,16 +191,16 @@ static neb_status read_sizes(const json_t *j, struct neb_model_config *m)
 neb_status neb__hf_seq2seq_read(const struct json_t *j, struct neb_hf_config *c, struct neb_model_config *m)
 {
     const struct family *f = family_of(c->kind);
-    NEB_TRY(check_keys(j));
+    NEB_TRY(neb__hf_known_keys(j, known, sizeof known / sizeof *known));
     NEB_TRY(check_family(j, f));
     NEB_TRY(read_sizes(j, m));
     NEB_TRY(neb__hf_real(j, "dropout", 0.1, &m->dropout));
     NEB_TRY(neb__hf_real(j, "attention_dropout", c->kind == NEB_HF_M2M100 ? 0.1 : 0, &m->attention_dropout));
     NEB_TRY(neb__hf_activation(j, "activation_function", m));
-    NEB_TRY(token(j, "pad_token_id", &c->pad));
-    NEB_TRY(token(j, "bos_token_id", &c->bos));
-    NEB_TRY(token(j, "eos_token_id", &c->eos));
-    NEB_TRY(token(j, "decoder_start_token_id", &c->start));
+    NEB_TRY(neb__hf_token(j, "pad_token_id", &c->pad));
+    NEB_TRY(neb__hf_token(j, "bos_token_id", &c->bos));
+    NEB_TRY(neb__hf_token(j, "eos_token_id", &c->eos));
+    NEB_TRY(neb__hf_token(j, "decoder_start_token_id", &c->start));
     const json_t *scaled = json_object_get(j, "scale_embedding");
     m->embedding_scale = json_is_boolean(scaled) ? json_is_true(scaled) : f->scaled;
     m->embedding_norm = f->embedding_norm;
@@ -217,7 +216,7 @@ neb_status neb__hf_seq2seq_read(const struct json_t *j, struct neb_hf_config *c,
 /* ---- writing -------------------------------------------------------------------------------------------------- */
 
 /* The token with which a target starts; mBART's first models start with that of the language, which no file can say. */
-static int64_t start_of(const struct neb_model_yaml *f, const struct neb_tok *tok)
+int64_t neb__hf_start_of(const struct neb_model_yaml *f, const struct neb_tok *tok)
 {
     const struct neb_frame *frame;
     struct neb_frame_tokens t = NEB_NO_FRAME;
@@ -243,7 +242,7 @@ neb_status neb__hf_seq2seq_write(const struct neb_model_yaml *f, const struct ne
                   m->init_deviation, "scale_embedding", a->embedding_scale, "is_encoder_decoder", 1);
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
-    const int64_t start = start_of(f, tok);
+    const int64_t start = neb__hf_start_of(f, tok);
     if (start >= 0) bad |= json_object_set_new(j, "decoder_start_token_id", json_integer(start)) != 0;
     if (kind == NEB_HF_MARIAN) {
         bad |= json_object_set_new(j, "decoder_vocab_size", json_integer(a->vocab)) != 0;

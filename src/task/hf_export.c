@@ -4,7 +4,7 @@
  * its tokens are numbered so, as DistilBERT where it has no segments, else as BERT: the four compute the same and
  * differ in names. A decoder with
  * rotary positions goes out as Qwen 3 (norms of queries and keys), Qwen 2 (biases there) or Llama. An
- * encoder-decoder's positions decide: computed ones are Marian's or M2M100's, learned ones BART's (norms behind a
+ * encoder-decoder's positions decide: computed ones are Marian's or M2M100's, relative ones T5's, learned ones BART's (norms behind a
  * sublayer) or mBART's. A model with something that those lack (adapters, another kind of position or norm) is refused. */
 #include "task/hf.h"
 #include "task/sentence.h"
@@ -98,6 +98,12 @@ static const char *misfit(const struct neb_model_config *m, const struct neb_arc
     };
     const char *option = first_wrong(all, sizeof all / sizeof *all, value);
     if (option) return option;
+    if (a->kind == NEB_ENCODER_DECODER && a->positions == NEB_POSITIONS_RELATIVE)
+        return neb__hf_t5_misfit(m, a, value);
+    if (!a->attention_scale || a->head_scale) {
+        *value = a->head_scale ? "yes" : "no";
+        return a->head_scale ? "head_scale" : "attention_scale";
+    }
     if (a->kind == NEB_ENCODER_DECODER) return first_wrong(seq2seq, sizeof seq2seq / sizeof *seq2seq, value);
     return like_llama(a) ? first_wrong(llama, sizeof llama / sizeof *llama, value)
                          : first_wrong(others, sizeof others / sizeof *others, value);
@@ -125,8 +131,8 @@ static neb_status kind_of(const struct neb_model_yaml *f, bool base, enum neb_hf
         return neb__fail(
             NEB_ERR_UNSUPPORTED,
             "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA, DistilBERT, GPT-2, Llama, "
-            "Qwen, Gemma, Marian, M2M100, BART "
-            "and mBART, so it cannot be exported; %s itself can be used with nebula-i",
+            "Qwen, Gemma, Marian, M2M100, BART, "
+            "mBART and T5, so it cannot be exported; %s itself can be used with nebula-i",
             option, value, f->path);
     enum neb_hf_kind kind = NEB_HF_BERT;
     if (!strcmp(f->numbering, "xlm-r")) kind = NEB_HF_XLMR;
@@ -140,6 +146,8 @@ static neb_status kind_of(const struct neb_model_yaml *f, bool base, enum neb_hf
     if (a.kind == NEB_ENCODER_DECODER) kind = a.pre_norm ? NEB_HF_MBART : NEB_HF_BART;
     if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_SINUSOIDAL) kind = NEB_HF_MARIAN;
     if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_FAIRSEQ) kind = NEB_HF_M2M100;
+    if (a.kind == NEB_ENCODER_DECODER && a.positions == NEB_POSITIONS_RELATIVE)
+        kind = a.swiglu ? NEB_HF_T5_GATED : NEB_HF_T5;
     *out = kind;
     return NEB_OK;
 }
@@ -208,8 +216,12 @@ static neb_status put(struct export *e, const neb_param *p, const float *from)
     for (int i = 0; i < source.parts; i++, from += rows * cols) {
         float *to;
         rows = neb__hf_part_rows(&e->model->arch, &source, shape[0], i);
-        NEB_TRY(source.turned ? add(e, source.name[i], cols, rows, 2, &to)
-                              : add(e, source.name[i], rows + skip, cols, rank, &to));
+        const int64_t heads = e->model->arch.heads;
+        if (source.by_heads)
+            NEB_TRY(add(e, source.name[i], rows / heads, heads, 2, &to));
+        else
+            NEB_TRY(source.turned ? add(e, source.name[i], cols, rows, 2, &to)
+                                  : add(e, source.name[i], rows + skip, cols, rank, &to));
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < cols; c++)
                 to[source.turned ? c * rows + r : (r + skip) * cols + c] =
@@ -238,7 +250,7 @@ static neb_status put_all(struct export *e)
     }
     /* BART and Marian always have a bias of the output */
     if (status == NEB_OK && e->kind != NEB_HF_M2M100 && neb__hf_is_seq2seq(e->kind) &&
-        !e->model->arch.head_bias)
+        !neb__hf_is_t5(e->kind) && !e->model->arch.head_bias)
         status = add(e, "final_logits_bias", 1, e->model->arch.vocab, 2, &unused);
     return status;
 }

@@ -167,6 +167,16 @@ bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, c
     return false;
 }
 
+bool neb__hf_files_equal(const struct neb_hf_files *f, const char *one, const char *other)
+{
+    const struct neb_st_tensor *a = find(f, one), *b = find(f, other);
+    if (!a || !b) return true;
+    const bool same = a->type == b->type && a->size == b->size && !memcmp(a->data, b->data, (size_t)a->size);
+    neb__hf_files_forget(f, a, a);
+    neb__hf_files_forget(f, b, b);
+    return same;
+}
+
 /* ---- what was read ------------------------------------------------------------------------------------------ */
 
 /* The file of a tensor, or -1. */
@@ -206,6 +216,11 @@ static bool says_nothing(const char *name, const struct neb_hf_config *c)
                                            "*.embed_positions._float_tensor"};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!fnmatch(always[i], name, 0)) return true;
+    static const char *const t5[] = {
+        "*coder.embed_tokens.weight",
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"};
+    for (size_t i = 0; neb__hf_is_t5(c->kind) && i < sizeof t5 / sizeof *t5; i++)
+        if (!fnmatch(t5[i], name, 0)) return true;
     for (size_t i = 0; c->tied && i < sizeof copies / sizeof *copies; i++)
         if (!fnmatch(copies[i], name, 0)) return true;
     for (size_t i = 0; (c->kind == NEB_HF_MARIAN || c->kind == NEB_HF_M2M100) && i < 3; i++)

@@ -43,10 +43,27 @@ static bool has(const struct import *m, const char *ours)
     return locate(m, ours, &source, t);
 }
 
+/* T5's config.json does not say whether the output is the token table: transformers ties the two unless the files hold both, with
+ * different values. The same goes for the tables of the stacks, which have no place here if they are others. */
+static neb_status settle_t5(struct import *m)
+{
+    static const char table[] = "shared.weight", head[] = "lm_head.weight",
+                      *const copies[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+    for (int i = 0; i < 2; i++)
+        if (!neb__hf_files_equal(m->files, table, copies[i]))
+            return neb__fail(
+                NEB_ERR_UNSUPPORTED,
+                "%s: '%s' differs from '%s'; stacks with token tables of their own are not supported",
+                m->from, copies[i], table);
+    m->config.tied = m->folder.model.tied = neb__hf_files_equal(m->files, table, head);
+    return NEB_OK;
+}
+
 static neb_status choose_head(struct import *m)
 {
     const char *head = "none";
     struct neb_model_config *c = &m->folder.model;
+    if (neb__hf_is_t5(m->config.kind)) NEB_TRY(settle_t5(m));
     if (neb__hf_has_decoder(m->config.kind) || has(m, "head.transform.weight"))
         head = "tokens";
     else if (has(m, "head.out.weight") && has(m, "head.pool.weight"))
@@ -91,6 +108,7 @@ static neb_status check_part(const struct import *m, const struct neb_st_tensor 
 {
     int64_t skip = source->skips ? m->config.skip : 0, want[2] = {rows + skip, cols};
     if (source->turned) want[0] = cols, want[1] = rows;
+    if (source->by_heads) want[1] = m->model->arch.heads, want[0] = rows / want[1];
     bool fits = t->rank == 1 ? t->shape[0] == want[0] * want[1]
                              : t->rank == 2 && t->shape[0] == want[0] && t->shape[1] == want[1];
     if (fits) return NEB_OK;

@@ -2,7 +2,8 @@
  *
  * A rule pairs the stems of names (without .weight and .bias). In both # is a layer's number; in theirs ~
  * stands for the prefix that a model with a head gives its body, and {a,b,c} for several tensors that are one
- * of ours. Flags: t, stored turned over; r, a vector stored as one row; s, rows of padding in front. */
+ * of ours. Flags: t, stored turned over; r, a vector stored as one row; s, rows of padding in front; p, a
+ * norm that multiplies by 1 + weight; h, a vector of ours that is a matrix with a column a head. */
 #include "task/hf.h"
 
 #include <stdio.h>
@@ -132,20 +133,56 @@ static const struct rule seq2seq[] = {
     {"head.weight", "lm_head.weight", ""},
     {NULL, NULL, NULL}};
 
+/* One stack of T5: the self-attention is sublayer 0, the feed-forward sublayer LAST. */
+#define T5_STACK(S, LAST, IN)                                                               \
+    {S ".embed.relative", S ".block.0.layer.0.SelfAttention.relative_attention_bias", "h"}, \
+        {S ".layers.#.attention.qkv", S ".block.#.layer.0.SelfAttention.{q,k,v}", ""},      \
+        {S ".layers.#.attention.out", S ".block.#.layer.0.SelfAttention.o", ""},            \
+        {S ".layers.#.attention.norm", S ".block.#.layer.0.layer_norm", ""},                \
+        {S ".layers.#.ffn.in", S ".block.#.layer." LAST ".DenseReluDense." IN, ""},         \
+        {S ".layers.#.ffn.out", S ".block.#.layer." LAST ".DenseReluDense.wo", ""},         \
+        {S ".layers.#.ffn.norm", S ".block.#.layer." LAST ".layer_norm", ""},               \
+    {                                                                                       \
+        S ".norm", S ".final_layer_norm", ""                                                \
+    }
+#define T5_RULES(IN)                                                                           \
+    {"embed.token", "shared", ""}, T5_STACK("encoder", "1", IN), T5_STACK("decoder", "2", IN), \
+        {"decoder.layers.#.cross.q", "decoder.block.#.layer.1.EncDecAttention.q", ""},         \
+        {"decoder.layers.#.cross.kv", "decoder.block.#.layer.1.EncDecAttention.{k,v}", ""},    \
+        {"decoder.layers.#.cross.out", "decoder.block.#.layer.1.EncDecAttention.o", ""},       \
+        {"decoder.layers.#.cross.norm", "decoder.block.#.layer.1.layer_norm", ""},             \
+        {"head.weight", "lm_head.weight", ""},                                                 \
+    {                                                                                          \
+        NULL, NULL, NULL                                                                       \
+    }
+
+static const struct rule t5[] = {T5_RULES("wi")};
+static const struct rule t5_gated[] = {T5_RULES("{wi_0,wi_1}")};
+
 static const struct rule *const rules[] = {[NEB_HF_BERT] = bert,       [NEB_HF_XLMR] = xlmr,
                                            [NEB_HF_ELECTRA] = electra, [NEB_HF_DISTILBERT] = distilbert,
                                            [NEB_HF_GPT2] = gpt2,       [NEB_HF_LLAMA] = llama,
                                            [NEB_HF_MISTRAL] = llama,   [NEB_HF_QWEN2] = llama,
                                            [NEB_HF_QWEN3] = llama,     [NEB_HF_GEMMA] = gemma,
                                            [NEB_HF_MARIAN] = seq2seq,  [NEB_HF_M2M100] = seq2seq,
-                                           [NEB_HF_BART] = seq2seq,    [NEB_HF_MBART] = seq2seq};
-static const char *const prefixes[] = {[NEB_HF_BERT] = "bert.",        [NEB_HF_XLMR] = "roberta.",
-                                       [NEB_HF_ELECTRA] = "electra.",  [NEB_HF_DISTILBERT] = "distilbert.",
-                                       [NEB_HF_GPT2] = "transformer.", [NEB_HF_LLAMA] = "model.",
-                                       [NEB_HF_MISTRAL] = "model.",    [NEB_HF_QWEN2] = "model.",
-                                       [NEB_HF_QWEN3] = "model.",      [NEB_HF_GEMMA] = "model.",
-                                       [NEB_HF_MARIAN] = "model.",     [NEB_HF_M2M100] = "model.",
-                                       [NEB_HF_BART] = "model.",       [NEB_HF_MBART] = "model."};
+                                           [NEB_HF_BART] = seq2seq,    [NEB_HF_MBART] = seq2seq,
+                                           [NEB_HF_T5] = t5,           [NEB_HF_T5_GATED] = t5_gated};
+static const char *const prefixes[] = {[NEB_HF_BERT] = "bert.",
+                                       [NEB_HF_XLMR] = "roberta.",
+                                       [NEB_HF_ELECTRA] = "electra.",
+                                       [NEB_HF_DISTILBERT] = "distilbert.",
+                                       [NEB_HF_GPT2] = "transformer.",
+                                       [NEB_HF_LLAMA] = "model.",
+                                       [NEB_HF_MISTRAL] = "model.",
+                                       [NEB_HF_QWEN2] = "model.",
+                                       [NEB_HF_QWEN3] = "model.",
+                                       [NEB_HF_GEMMA] = "model.",
+                                       [NEB_HF_MARIAN] = "model.",
+                                       [NEB_HF_M2M100] = "model.",
+                                       [NEB_HF_BART] = "model.",
+                                       [NEB_HF_MBART] = "model.",
+                                       [NEB_HF_T5] = "",
+                                       [NEB_HF_T5_GATED] = ""};
 
 /* Whether the name is the stem with some number for #; the number, or -1. */
 static bool matches(const char *stem, const char *name, size_t n, long *number)
@@ -207,7 +244,8 @@ neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, 
                                       .turned = strchr(r->flags, 'r') ||
                                                 (strchr(r->flags, 't') && !strcmp(dot, ".weight")),
                                       .skips = strchr(r->flags, 's') != NULL,
-                                      .plus = strchr(r->flags, 'p') != NULL};
+                                      .plus = strchr(r->flags, 'p') != NULL,
+                                      .by_heads = strchr(r->flags, 'h') != NULL};
         for (int i = 0; i < out->parts; i++)
             spell(r->theirs, prefix ? prefixes[kind] : "", number, i, whole ? "" : dot, out->name[i]);
         return NEB_OK;

@@ -60,6 +60,7 @@ static neb_status write_json(const json_t *j, const char *to, const char *name)
 /* Zeros if there is no such file. */
 struct tokenizer_config {
     bool cased, legacy, separate;
+    double sentinels; /* T5's, behind the pieces of spiece.model; -1: not said */
     char class[64], languages[16];
 };
 
@@ -67,7 +68,7 @@ static void read_config(const char *from, struct tokenizer_config *out)
 {
     char path[NEB_MODEL_PATH + 64];
     struct neb_buf text;
-    *out = (struct tokenizer_config){0};
+    *out = (struct tokenizer_config){.sentinels = -1};
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", from);
     if (!access(path, F_OK) && neb__file_read(path, &text) == NEB_OK) {
@@ -75,6 +76,8 @@ static void read_config(const char *from, struct tokenizer_config *out)
         const char *class = json_string_value(json_object_get(j, "tokenizer_class"));
         const char *languages = json_string_value(json_object_get(j, "language_codes"));
         out->cased = json_is_false(json_object_get(j, "do_lower_case"));
+        const json_t *extra = json_object_get(j, "extra_ids");
+        if (json_is_number(extra)) out->sentinels = json_number_value(extra);
         out->legacy = json_is_true(json_object_get(j, "legacy_behaviour"));
         out->separate = json_is_true(json_object_get(j, "separate_vocabs"));
         snprintf(out->class, sizeof out->class, "%s", class ? class : "");
@@ -128,6 +131,8 @@ static neb_status choose_frame(const char *from, const struct neb_hf_config *c,
             return refuse_start(c);
         return neb__model_yaml_set_frame(out, frame);
     }
+    if (neb__hf_is_t5(c->kind))
+        return c->start == c->pad ? neb__model_yaml_set_frame(out, "t5") : refuse_start(c);
     const bool old = c->kind == NEB_HF_MBART && (begins(t->class, "MBartTokenizer") || (!*t->class && !eos));
     if (!eos && !old) return refuse_start(c);
     if (c->kind == NEB_HF_MBART) frame = old ? "mbart" : "mbart50";
@@ -149,11 +154,25 @@ static const char *const *names_for(const struct neb_hf_config *c)
     static const char *const marian[] = {"source.spm", NULL};
     /* fairseq's SentencePiece files lack the languages, which tokenizer.json has */
     static const char *const fairseq[] = {"tokenizer.json", NULL};
+    static const char *const t5[] = {"tokenizer.json", "spiece.model", NULL};
     static const char *const bart[] = {"vocab.json", "tokenizer.json", NULL};
     if (c->kind == NEB_HF_MARIAN) return marian;
     if (c->kind == NEB_HF_M2M100 || c->kind == NEB_HF_MBART) return fairseq;
+    if (neb__hf_is_t5(c->kind)) return t5;
     if (c->kind == NEB_HF_BART) return bart;
     return neb__hf_is_llama(c->kind) ? llama : usual;
+}
+
+/* A hundred sentinels follow the pieces, unless the file says that there are none (mT5, whose model has them). */
+static neb_status number_as_t5(const struct tokenizer_config *t, struct neb_model_yaml *out)
+{
+    if (t->sentinels < 0 || (t->sentinels > 99.5 && t->sentinels < 100.5))
+        return neb__model_yaml_set_numbering(out, "t5");
+    if (t->sentinels < 0.5) return neb__model_yaml_set_numbering(out, "plain");
+    return neb__fail(NEB_ERR_UNSUPPORTED,
+                     "tokenizer_config.json, 'extra_ids': %g is not 0 or 100; save the tokenizer again with "
+                     "save_pretrained(), which writes a tokenizer.json",
+                     t->sentinels);
 }
 
 neb_status neb__hf_tokenizer_find(const char *from, const struct neb_hf_config *c, struct neb_model_yaml *out,
@@ -175,6 +194,7 @@ neb_status neb__hf_tokenizer_find(const char *from, const struct neb_hf_config *
         NEB_TRY(neb__tok_second_file(path, second, sizeof second));
         if (stat(path, &st) || (*second && stat(second, &st))) continue;
         if (!strcmp(*name, "vocab.txt")) out->cased = t.cased;
+        if (neb__hf_is_t5(c->kind) && !strcmp(*name, "spiece.model")) return number_as_t5(&t, out);
         if (numbers_as_xlmr(*name, t.class)) NEB_TRY(neb__model_yaml_set_numbering(out, "xlm-r"));
         return NEB_OK;
     }
@@ -285,6 +305,17 @@ static neb_status describe_short(const struct neb_tok *tok, const char *class, c
     return status;
 }
 
+static neb_status describe_t5(const struct neb_model_yaml *f, const struct neb_tok *tok, const char *to)
+{
+    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:i}", "tokenizer_class", "T5Tokenizer", "pad_token",
+                          piece(tok, NEB_TOK_PAD), "unk_token", piece(tok, NEB_TOK_UNK), "eos_token",
+                          piece(tok, NEB_TOK_EOS), "extra_ids", strcmp(f->numbering, "t5") ? 0 : 100);
+    neb_status status = j ? write_json(j, to, "tokenizer_config.json")
+                          : neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
+    json_decref(j);
+    return status;
+}
+
 /* vocab.json with the pieces of a tokenizer; languages: those in __ stay. */
 static neb_status write_vocab(const struct neb_tok *tok, bool languages, const char *to)
 {
@@ -340,6 +371,10 @@ neb_status neb__hf_tokenizer_write(const struct neb_model_yaml *f, enum neb_hf_k
     if (!strcmp(f->tokenizer, "vocab.json")) {
         const char *class = kind == NEB_HF_GPT2 ? "GPT2Tokenizer" : "RobertaTokenizer";
         return there ? NEB_OK : describe_short(tok, kind == NEB_HF_BART ? "BartTokenizer" : class, to);
+    }
+    if (neb__hf_is_t5(kind) && is_sentencepiece(f->tokenizer)) {
+        NEB_TRY(copy(f->path, f->tokenizer, to, "spiece.model", &copied));
+        return there ? NEB_OK : describe_t5(f, tok, to);
     }
     const bool wordpiece = !strcmp(f->tokenizer, "vocab.txt"), xlmr = !strcmp(f->numbering, "xlm-r");
     const char *as = xlmr ? "sentencepiece.bpe.model" : "spiece.model";
