@@ -269,6 +269,7 @@ static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, 
 /* Composed from ops that every device has; SwiGLU has one of its own. */
 static neb_tensor *run_geglu(neb_tape *t, neb_tensor *h)
 {
+    if (!h) return NULL; /* an op before it failed */
     const int64_t n = neb__tensor_cols(h) / 2;
     neb_tensor *gate = neb_op_act(t, neb_op_copy(t, neb_op_columns(t, h, 0, n)), NEB_ACT_GELU_TANH);
     return neb_op_mul(t, gate, neb_op_copy(t, neb_op_columns(t, h, n, n)));
