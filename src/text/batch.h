@@ -61,6 +61,8 @@ struct neb_batch {
     struct neb_loss_rows loss; /* of the last side */
     int32_t *original;         /* (side[0].tokens) MLM: the ids before masking */
     bool judged;               /* its targets are a student's own samples (task/on_policy.h) */
+    bool bare;      /* only its outline is known (batch_outline.h): ids are 0, and there are no loss rows */
+    uint32_t check; /* bare: its check value, as those say who have the text */
 
     /* what was reserved at creation: the largest bucket */
     int32_t cap_tokens[2], cap_seqs, cap_loss;
@@ -83,7 +85,8 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, // 
                           int32_t *label,         // (side[0].tokens)
                           float *weight);         // (side[0].tokens)
 
-/* Returns a check value of everything that a model reads of a batch: two sites have drawn the same one. */
+/* Returns a check value of everything that a model reads of a batch: two sites have drawn the same one. That of a bare batch is
+ * what it was told. */
 uint32_t neb__batch_check_value(const struct neb_batch *b);
 
 /* batch_pack.c: gives sequences of a translation batch other targets: texts (nseq_used) of tokens without special ones; n 0: the sequence keeps
