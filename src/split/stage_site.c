@@ -1,4 +1,4 @@
-/* stage_site.c: one site's stage of a model: where it is cut, its streams, checkpoints and the end.
+/* stage_site.c: one site's stage of a model: its streams, checkpoints and the end.
  *
  * Recovery needs no common rollback. Between two steps a stage is a function of its checkpoint and of the items that it
  * took since. So a stage that was killed loads its checkpoint, takes the items behind it from the neighbours' journals
@@ -18,6 +18,7 @@
 #include "net/journal.h"
 #include "run/session.h"
 #include "run/stream.h"
+#include "task/site_cut.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,94 +29,6 @@
 
 enum { FINISH_SECONDS = 10, LONELY_SECONDS = 60, ITEMS = 1024, BYTES = 128 << 20, MESSAGE_MAX = 1 << 30 };
 static const double slice = 0.2;
-
-/* ---- where the model is cut ------------------------------------------------------------------------------- */
-
-/* The encoder and the first layer of the decoder share the token table. */
-static void keep_starts(const struct neb_arch *a, int stages, struct neb_stage_range *range)
-{
-    int64_t all = neb__stage_layers(a), first = a->layers + 1, rest = all - first;
-    if (a->kind != NEB_ENCODER_DECODER || range[0].end >= first || rest < stages - 1) return;
-    range[0].end = first;
-    for (int i = 1; i < stages; i++) {
-        range[i].first = range[i - 1].end;
-        range[i].end = first + rest * i / (stages - 1);
-    }
-}
-
-static neb_status by_hand(const struct neb_job *j, int64_t all, struct neb_stage_range *range,
-                          struct neb_stage_range *hole)
-{
-    int64_t at = 0, last = j->site[0].last_layers;
-    for (int i = 0; i < j->n_sites; i++) {
-        range[i] = (struct neb_stage_range){at, at + j->site[i].layers};
-        at = range[i].end;
-    }
-    if (at + last != all)
-        return neb__doc_fail(&j->doc, "sites",
-                             "the sites have %" PRId64
-                             " layers together (sites[].layers), but the model has %" PRId64,
-                             at + last, all);
-    if (last) *hole = (struct neb_stage_range){range[0].end, at};
-    if (last) range[0].end = all;
-    return NEB_OK;
-}
-
-static int table_sites(const struct neb_job *j, const struct neb_arch *a, const struct neb_stage_range *range)
-{
-    int holders = 0;
-    for (int i = 0; i < j->n_sites; i++) holders += neb__stage_has_table(a, &range[i]);
-    return holders;
-}
-
-static neb_status check_table(const struct neb_job *j, const struct neb_arch *a,
-                              const struct neb_stage_range *range)
-{
-    if (table_sites(j, a, range) < 2) return NEB_OK;
-    if (a->tied && a->head == NEB_HEAD_TOKENS)
-        return neb__doc_fail(
-            &j->doc, "model",
-            "strategy pipeline: the output is tied to the token table (model.tied), which must be at "
-            "one site: set model.tied: no, or give site '%s' the last layers, too "
-            "(sites[0].last_layers; with %d layers or more the cut does so by itself)",
-            j->site[0].name, 2 * j->n_sites);
-    return neb__doc_fail(
-        &j->doc, "sites",
-        "strategy pipeline: encoder and decoder read one token table, which must be at one site: "
-        "site '%s' needs at least %" PRId64 " layers, the encoder's and the first of the decoder",
-        j->site[0].name, a->layers + 1);
-}
-
-/* Both ends of the model at the first site: half as much work at each of them as another site has. */
-static neb_status close_ring(const struct neb_job *j, const struct neb_arch *a, struct neb_stage_range *range,
-                             struct neb_stage_range *hole)
-{
-    struct neb_stage_range part[2 * NEB_JOB_SITES];
-    const int n = j->n_sites;
-    if (neb__stage_layers(a) < 2 * n) return NEB_OK;
-    NEB_TRY(neb__stage_cut(a, 2 * n, part));
-    keep_starts(a, 2 * n, part);
-    for (int i = 1; i < n; i++) range[i] = (struct neb_stage_range){part[2 * i - 1].first, part[2 * i].end};
-    range[0] = (struct neb_stage_range){0, neb__stage_layers(a)};
-    *hole = (struct neb_stage_range){range[1].first, range[n - 1].end};
-    return NEB_OK;
-}
-
-static neb_status cut(const struct neb_job *j, const struct neb_data *data, struct neb_stage_range *range,
-                      struct neb_stage_range *hole)
-{
-    struct neb_arch a;
-    NEB_TRY(neb__model_config_check(&data->models.model, &a));
-    *hole = (struct neb_stage_range){0};
-    if (j->site[0].layers > 0) {
-        NEB_TRY(by_hand(j, neb__stage_layers(&a), range, hole));
-    } else {
-        NEB_TRY(neb__stage_cut(&a, j->n_sites, range));
-        keep_starts(&a, j->n_sites, range);
-        if (table_sites(j, &a, range) > 1 && a.tied) NEB_TRY(close_ring(j, &a, range, hole));
-    }
-    return check_table(j, &a, range);
-}
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
@@ -185,7 +98,7 @@ neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data
                                 const volatile sig_atomic_t *stop, struct neb_stage_site **out)
 {
     struct neb_stage_range range[NEB_JOB_SITES], hole;
-    NEB_TRY(cut(job, data, range, &hole));
+    NEB_TRY(neb__site_cut(job, &data->models.model, range, &hole));
     struct neb_stage_place place = {.ring = hole.end > 0, .range = range[job->at]};
     if (!job->at) place.hole = hole;
     NEB_TRY(neb__stage_site_open_at(job, &place, stop, out));
