@@ -32,6 +32,24 @@ static void the_first_difference_is_named(void **state)
     assert_non_null(strstr(why, "'??2J'"));
 }
 
+/* A site without text need not agree on corpora, nor on a tokenizer that it has not got; on all else it must. */
+static void a_site_without_text_is_not_asked_for_it(void **state)
+{
+    (void)state;
+    char why[256];
+    static const char with[] = "data[0].use=train\ndata[1].lang=de\nseed=1\n(the tokenizer)=aa\n";
+    assert_false(differ(with, "seed=1\n" NEB_FACT_TEXTLESS "\n", why, sizeof why));
+    assert_false(differ("seed=1\n" NEB_FACT_TEXTLESS "\n", with, why, sizeof why));
+    assert_false(differ(with, "data[0].use=valid\nseed=1\n" NEB_FACT_TEXTLESS "\n(the tokenizer)=aa\n", why,
+                        sizeof why));
+    assert_true(differ(with, "seed=1\n(the tokenizer)=bb\n" NEB_FACT_TEXTLESS "\n", why, sizeof why));
+    assert_non_null(strstr(why, "(the tokenizer) is 'bb' there and 'aa' here"));
+    assert_true(differ(with, "seed=2\n" NEB_FACT_TEXTLESS "\n", why, sizeof why));
+    assert_non_null(strstr(why, "seed is '2' there"));
+    assert_true(differ(with, "seed=1\n(the text)=some\n", why, sizeof why));
+    assert_true(differ(with, "seed=1\n", why, sizeof why));
+}
+
 /* Every cut and many garbled texts, each in memory of exactly its size. */
 static void any_text_may_come(void **state)
 {
@@ -59,6 +77,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_difference_is_named),
+        cmocka_unit_test(a_site_without_text_is_not_asked_for_it),
         cmocka_unit_test(any_text_may_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,8 @@
  *
  * Facts travel right behind the handshake. Messages of one priority arrive in order, so facts are compared
  * before the first vote is counted and before the first step is made. Both sites must hear of a difference:
- * neb_session_close() waits until a peer has taken in this site's facts. Once a site has trained, it goes on
+ * neb_session_close() waits until a peer has taken in this site's facts. A site that has no text (a stage in the middle of a
+ * pipeline) says so, and need not agree on what it does not read. Once a site has trained, it goes on
  * without a peer that comes with other facts or refuses, and names that peer in the log. */
 #include "run/job_facts.h"
 #include "base/log.h"
@@ -65,6 +66,29 @@ static bool may_lack(const struct line *l)
     return l->key_size > 6 && !memcmp(l->key, "sites[", 6);
 }
 
+static bool begins(const struct line *l, const char *with)
+{
+    const size_t n = strlen(with);
+    return (size_t)l->key_size >= n && !memcmp(l->key, with, n);
+}
+
+static bool is_textless(const char *text, size_t n)
+{
+    static const char fact[] = NEB_FACT_TEXTLESS;
+    const size_t key = strcspn(fact, "=");
+    const struct line want = {.key = fact, .key_size = (int)key, .value = fact + key + 1};
+    struct line l;
+    return find(text, n, &want, &l) && l.value_size == (int)strlen(want.value) &&
+           !memcmp(l.value, want.value, (size_t)l.value_size);
+}
+
+/* Facts about text that one of the sites has not got. there: the other one has the key, too. */
+static bool about_text(const struct line *l, bool there)
+{
+    if (begins(l, "data[") || begins(l, "(the text)")) return true;
+    return !there && begins(l, "(the tokenizer)");
+}
+
 static bool same_value(const struct line *a, const struct line *b)
 {
     return a->value_size == b->value_size && !memcmp(a->value, b->value, (size_t)a->value_size);
@@ -97,15 +121,17 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
                        size_t size)
 {
     struct line a, b;
+    const bool without = is_textless(mine, n) || is_textless(theirs, k);
     for (size_t at = 0; next_line(mine, n, &at, &a);) {
         bool there = find(theirs, k, &a, &b);
+        if (without && about_text(&a, there)) continue;
         if (there ? same_value(&a, &b) : may_lack(&a)) continue;
         say(other, &a, there ? &b : NULL, why, size);
         neb__text_clean(why);
         return true;
     }
     for (size_t at = 0; next_line(theirs, k, &at, &b);) {
-        if (find(mine, n, &b, &a) || may_lack(&b)) continue;
+        if (find(mine, n, &b, &a) || may_lack(&b) || (without && about_text(&b, false))) continue;
         say(other, NULL, &b, why, size);
         neb__text_clean(why);
         return true;

@@ -17,6 +17,9 @@ enum {
     NEB_FACTS_TEXT_MAX = 256 << 10
 };
 
+/* A site whose facts have this line has no text: its corpora, and a tokenizer that it lacks, are not compared. */
+#define NEB_FACT_TEXTLESS "(the text)=none"
+
 /* Between open and start. The text is copied. NEB_ERR_LIMIT, NEB_ERR_NOMEM */
 neb_status neb__session_facts(neb_session *s, const char *text, size_t n);
 

@@ -51,7 +51,7 @@ static neb_status tell_job(struct neb_trainer *t, const struct neb_hash *tokeniz
     bool any = false;
     if (!t->gate) NEB_TRY(neb__work_frozen_hash(t->work, &any, &own));
     if (any) frozen = &own;
-    return neb__session_tell_job(t->session, t->job, tokenizer, t->split ? NULL : frozen);
+    return neb__session_tell_job(t->session, t->job, tokenizer, t->split ? NULL : frozen, false);
 }
 
 neb_status neb__trainer_open_session(struct neb_trainer *t)
