@@ -1,6 +1,6 @@
 #!/bin/bash
 # A stage that is a cluster (strategy pipeline, sites[].parallel): copies of a stage, ranks that share its layers, both, each site
-# with a layout of its own. The model is that of one process to 1e-5, and a layout repeats itself bit by bit: also when ranks are killed or
+# with a layout of its own, one without the text. The model is that of one process to 1e-5, and a layout repeats itself bit by bit: also when ranks are killed or
 # stopped and the line is cut. A site that was asked to stop goes on under another layout. What does not fit is refused.
 set -eu
 nebula=$1
@@ -48,6 +48,10 @@ near_held() { [ -n "$(held $1)" ] && [ "$(held $1)" = "$(held $2)" ] || fail "he
 "$nebula" train one.yaml out=one > one.log 2>&1 || fail "one process"
 mixed="sites[0].parallel.data=2 sites[0].parallel.zero=1 sites[1].parallel.tensor=2"
 run many three 'sites[1].parallel.data=2' 'sites[1].parallel.tensor=2' 'sites[2].parallel.data=3'; close one many/a; near_held one many
+sed -e 's/^tokenizer: .*/tokenizer: {file: cache\/tokenizer.model}/' \
+    -e 's/^data: .*/data: [{file: text, site: a}, {file: text, site: c}, {file: valid, use: valid, site: a}, {file: valid, use: valid, site: c}]/' three.yaml > bare.yaml
+run bare bare 'sites[1].parallel.data=2' 'sites[1].parallel.tensor=2' 'sites[2].parallel.data=3'; same many/a bare/a; near_held one bare
+grep -aqr "site 'b' has no text and needs none" bare.log bare/b || fail "the ranks of site b have the text"
 tied="model.tied=yes peft.method=lora peft.train=embed.token.*"
 "$nebula" train one.yaml out=tied $tied > tied.log 2>&1 || fail "one process, tied"
 run ring two $tied 'sites[0].parallel.tensor=2' 'sites[1].parallel.data=2'; close tied ring/a

@@ -262,6 +262,47 @@ static void corpora_of_other_sites_may_be_elsewhere(void **state)
     neb__job_free(&s.job);
 }
 
+/* Which sites need the text follows from where the model is cut. Those that do not go without where it is not there. */
+static void a_stage_between_the_ends_needs_no_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *sites, *site;
+        bool needs;
+    } cases[] = {
+        {"tied: no", "{name: a}, {name: b}", "b", true},
+        {"tied: no", "{name: a}, {name: b}, {name: c}", "a", true},
+        {"tied: no", "{name: a}, {name: b}, {name: c}", "b", false},
+        {"tied: no", "{name: a}, {name: b}, {name: c}", "c", true},
+        {"tied: yes", "{name: a}, {name: b}", "b", false}, /* paris -> tokyo -> paris */
+        {"tied: no", "{name: a, layers: 2, last_layers: 2}, {name: b, layers: 4}", "b", false},
+        {"tied: no", "{name: a, layers: 2}, {name: b, layers: 6}", "b", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[700];
+        struct scene s;
+        snprintf(text, sizeof text,
+                 "out: @/stage%zu\ntask: causal\nstrategy: pipeline\ntokenizer: {vocab: 321}\n"
+                 "model: {family: gpt2, layers: 8, hidden: 32, heads: 2, %s}\n" SMALL "sites: [%s]\n"
+                 "data:\n  - {file: @/elsewhere}\n",
+                 i, cases[i].model, cases[i].sites);
+        write_job(text);
+        assert_ok(neb__job_read(in("job.yaml"), NULL, 0, &s.job));
+        assert_ok(neb__job_at(&s.job, cases[i].site));
+        check_log_quiet();
+        neb_status status = neb__data_prepare(&s.job, &s.data);
+        check_log_restore();
+        if (status != (cases[i].needs ? NEB_ERR_NOTFOUND : NEB_OK))
+            fail_msg("case %zu: %s", i, neb_last_error());
+        if (status == NEB_OK) {
+            assert_true(s.data.textless && !s.data.tok);
+            assert_int_equal(s.data.models.model.vocab, 321);
+            neb__data_free(&s.data);
+        }
+        neb__job_free(&s.job);
+    }
+}
+
 /* ---- copies -------------------------------------------------------------------------------------------- */
 
 static void no_tokenizer_is_trained_that_copies_cannot_use(void **state)
@@ -396,6 +437,7 @@ int main(void)
         cmocka_unit_test(each_target_language_has_its_token),
         cmocka_unit_test(a_corpus_may_say_no_language),
         cmocka_unit_test(corpora_of_other_sites_may_be_elsewhere),
+        cmocka_unit_test(a_stage_between_the_ends_needs_no_text),
         cmocka_unit_test(no_tokenizer_is_trained_that_copies_cannot_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

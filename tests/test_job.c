@@ -349,6 +349,34 @@ static void a_site_has_its_own(void **state)
     neb__buf_free(&b);
 }
 
+/* Which site of a pipeline really can do without is known where the model is cut (test_data). */
+static void a_site_of_a_pipeline_may_have_no_text(void **state)
+{
+    (void)state;
+    static const char at_first[] = "strategy: pipeline\nmodel: {family: gpt2, layers: 6}\ntask: causal\n"
+                                   "sites: [{name: a}, {name: b}]\ndata: [{file: x, site: a}]\n",
+                      nowhere[] =
+                          "strategy: pipeline\ntask: causal\nsites: [{name: a}, {name: b}, {name: c}]\n",
+                      replica[] = "task: causal\nsites: [{name: a}, {name: b}]\ndata: [{file: x, site: a}]\n";
+    struct neb_job j;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(read_job(at_first, NULL, 0, &j));
+        assert_ok(
+            neb__job_at(&j, i ? "b" : "a")); /* nor does the one that has all of it need tokenizer.file */
+        neb__job_free(&j);
+    }
+    assert_ok(read_job(nowhere, NULL, 0, &j));
+    assert_ok(neb__job_at(&j, "b"));
+    check_log_quiet();
+    assert_status(neb__job_at(&j, "a"), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "site 'a' has no corpus to train on"));
+    neb__job_free(&j);
+    assert_ok(read_job(replica, NULL, 0, &j));
+    assert_status(neb__job_at(&j, "b"), NEB_ERR_CONFIG);
+    neb__job_free(&j);
+    check_log_restore();
+}
+
 static void a_witness_takes_no_share_of_the_text(void **state)
 {
     (void)state;
@@ -451,6 +479,7 @@ int main(void)
         cmocka_unit_test(rows_of_objectives_are_whole),
         cmocka_unit_test(a_site_has_its_own),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_site_of_a_pipeline_may_have_no_text),
         cmocka_unit_test(a_witness_takes_no_share_of_the_text),
         cmocka_unit_test(the_environment_completes_a_job),
     };

@@ -60,8 +60,10 @@ static neb_status plan(const struct options *o, const struct neb_job *job)
     NEB_TRY(read_price(o->price, &order.price));
     if (o->wan) NEB_TRY(neb__wan_line_read(o->wan, &order.line));
     NEB_TRY(neb__data_prepare(job, &data));
-    neb_status status = o->scale ? neb__hardware_scale(o->scale, &data, &order.place, &costs)
-                                 : neb__planner_find_place(job, (int)o->ranks, &order.place);
+    neb_status status = neb__data_wanted(&data, "a plan", "run nebula-i plan at a site that has it");
+    if (status == NEB_OK)
+        status = o->scale ? neb__hardware_scale(o->scale, &data, &order.place, &costs)
+                          : neb__planner_find_place(job, (int)o->ranks, &order.place);
     if (status == NEB_OK && !o->scale)
         status = neb__planner_find_costs(&data, &order.place, o->again, &costs);
     if (status == NEB_OK) status = neb__planner_make(&order, &made);

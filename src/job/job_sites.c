@@ -390,10 +390,18 @@ static neb_status find_site(const struct neb_job *j, const char *site, int *at)
                          *names ? names : "none");
 }
 
+/* All corpora are at one site: the others have no text. */
+static bool one_has_all(const struct neb_job *j)
+{
+    for (int i = 0; i < j->n_data; i++)
+        if (!j->data[i].site || strcmp(j->data[i].site, j->data[0].site)) return false;
+    return j->plan == NEB_STRATEGY_PIPELINE;
+}
+
 static neb_status check_tokenizer(const struct neb_job *j)
 {
     for (int i = 0; i < j->n_data; i++)
-        if (j->data[i].site && !j->tokenizer.file)
+        if (j->data[i].site && !j->tokenizer.file && !one_has_all(j))
             return neb__doc_fail(&j->doc, "tokenizer",
                                  "sites with corpora of their own need one tokenizer: make it once with "
                                  "`nebula-i corpus tokenizer`, bring it to every site and name it as "
@@ -431,6 +439,9 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
     int mine = 0;
     for (int i = 0; i < j->n_data; i++)
         mine += neb__job_has(j, &j->data[i]) && !strcmp(j->data[i].use, "train");
+    /* task/data.c knows which sites of a pipeline need the text: neither the first one nor, if it has the loss, the last one can
+     * do without */
+    if (!mine && j->plan == NEB_STRATEGY_PIPELINE && at) return NEB_OK;
     if (!mine)
         return neb__doc_fail(&j->doc, "data", "site '%s' has no corpus to train on (use: train)", site);
     return check_tokenizer(j);

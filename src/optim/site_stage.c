@@ -99,13 +99,30 @@ neb_status neb__site_stage_open(neb_device *d, neb_tape *t, const struct neb_sit
     return NEB_OK;
 }
 
+static void drop_staging(struct neb_site_stage *s)
+{
+    neb__free(s->host);
+    neb__free(s->halves);
+    s->host = NULL;
+    s->halves = NULL;
+}
+
 void neb__site_stage_close(struct neb_site_stage *s)
 {
     if (!s) return;
     drop_slots(s);
-    neb__free(s->host);
-    neb__free(s->halves);
+    drop_staging(s);
     neb__free(s);
+}
+
+neb_status neb__site_stage_resize(struct neb_site_stage *s, size_t before_bytes, size_t behind_bytes)
+{
+    drop_slots(s);
+    drop_staging(s);
+    s->c.before_bytes = before_bytes;
+    s->c.behind_bytes = behind_bytes;
+    NEB_TRY(make_staging(s));
+    return make_slots(s, s->depth);
 }
 
 neb_status neb__site_stage_set_depth(struct neb_site_stage *s, int depth)

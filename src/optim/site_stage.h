@@ -18,10 +18,13 @@
 #ifndef NEB_OPTIM_SITE_STAGE_H
 #define NEB_OPTIM_SITE_STAGE_H
 
+#include "base/buf.h"
 #include "group/layout.h"
 #include "optim/pipeline.h"
 
 enum neb_stage_run { NEB_STAGE_TRAINS, NEB_STAGE_EVALUATES };
+
+enum { NEB_STAGE_OUTLINE_MAX = 64 << 20 }; /* bytes of what the batches of a step look like */
 
 /* What crosses a cut in one run: one or two parts of rows, one behind the other. The rows behind the first `used` of a
  * part are padding: they need not cross, and are zeros then. */
@@ -49,6 +52,11 @@ struct neb_stage_ways {
     neb_status (*add_up)(void *arg, double *own, int n);
     /* Every stage gets what the last one has. */
     neb_status (*spread)(void *arg, void *bytes, size_t n);
+    /* What the batches of a step, or of an evaluation, look like, in bytes that are the caller's: from the stage before; to the
+     * stage behind. */
+    bool outlines_in, outlines_out;
+    neb_status (*take_outline)(void *arg, struct neb_buf *out);
+    neb_status (*give_outline)(void *arg, const void *bytes, size_t n);
 };
 
 /* What crosses the cut before a stage, and the one behind it, in the run of `micro`; parts and rows are filled in. */
@@ -86,6 +94,8 @@ void neb__site_stage_close(struct neb_site_stage *s); /* NULL is fine */
 /* Between steps. On an error the depth is the one before. */
 neb_status neb__site_stage_set_depth(struct neb_site_stage *s, int depth);
 int neb__site_stage_depth(const struct neb_site_stage *s);
+/* The same for the bytes of the largest message. After an error the stage can only be closed. */
+neb_status neb__site_stage_resize(struct neb_site_stage *s, size_t before_bytes, size_t behind_bytes);
 void neb__site_stage_times(const struct neb_site_stage *s, struct neb_site_stage_times *out);
 
 /* Forwards and backwards of a step's micro-batches; one run forwards only, in slot 0. */
@@ -101,5 +111,10 @@ neb_status neb__site_stage_sums(struct neb_site_stage *s, double own, struct neb
 
 /* Every stage, and every rank of its first copy, gets what the last stage has. */
 neb_status neb__site_stage_spread(struct neb_site_stage *s, void *bytes, size_t n);
+
+/* The next outline from the stage before, at every rank of the site, or (not `all`) of its first copy; one goes to the stage
+ * behind. All of these ranks make the calls and get the status. Without a stage there that wants them, nothing is done. */
+neb_status neb__site_stage_take_outline(struct neb_site_stage *s, bool all, struct neb_buf *out);
+neb_status neb__site_stage_give_outline(struct neb_site_stage *s, bool all, const void *bytes, size_t n);
 
 #endif

@@ -285,3 +285,57 @@ neb_status neb__stage_add_up_all(struct neb_site_stage *s, double *v, int n)
     memcpy(v, said.v, (size_t)n * sizeof *v);
     return said_by_first(s, (neb_status)said.status, !neb__group_rank(world));
 }
+
+/* ---- outlines ------------------------------------------------------------------------------------------------ */
+
+static struct neb_group *hearers(const struct neb_site_stage *s, bool all)
+{
+    return all ? neb__layout_world(s->c.layout) : neb__layout_tensor(s->c.layout);
+}
+
+/* Waiting for the stage before is idle time, as it is in a step. */
+static neb_status take_first(struct neb_site_stage *s, struct neb_buf *out)
+{
+    const struct neb_stage_ways *w = s->c.ways;
+    const int64_t since = neb__now_ns();
+    neb__stage_patience(s, true);
+    neb_status status = w->take_outline(w->arg, out);
+    neb__stage_patience(s, false);
+    s->times.idle += neb__seconds_since(since);
+    s->times.all += neb__seconds_since(since);
+    return status;
+}
+
+neb_status neb__site_stage_take_outline(struct neb_site_stage *s, bool all, struct neb_buf *out)
+{
+    struct neb_group *g = hearers(s, all);
+    const bool first = !neb__group_rank(g);
+    int64_t said[2] = {NEB_OK, 0};
+    neb__buf_clear(out);
+    if (!s->c.ways->outlines_in) return NEB_OK;
+    if (first) {
+        said[0] = take_first(s, out);
+        said[1] = (int64_t)out->len;
+    }
+    NEB_TRY(hear(s, g, said, sizeof said));
+    NEB_TRY(said_by_first(s, (neb_status)said[0], first));
+    if (!first) NEB_TRY(neb__buf_reserve(out, (size_t)said[1]));
+    out->len = (size_t)said[1];
+    return hear(s, g, out->data, out->len);
+}
+
+neb_status neb__site_stage_give_outline(struct neb_site_stage *s, bool all, const void *bytes, size_t n)
+{
+    const struct neb_stage_ways *w = s->c.ways;
+    struct neb_group *g = hearers(s, all);
+    const bool first = !neb__group_rank(g);
+    int64_t said = NEB_OK;
+    if (!w->outlines_out) return NEB_OK;
+    if (first) {
+        neb__stage_patience(s, true);
+        said = w->give_outline(w->arg, bytes, n);
+        neb__stage_patience(s, false);
+    }
+    NEB_TRY(hear(s, g, &said, sizeof said));
+    return said_by_first(s, (neb_status)said, first);
+}

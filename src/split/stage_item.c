@@ -1,7 +1,9 @@
 /* stage_item.c: messages between stages as items of a stream, and back.
  *
- *     item      u32 tag of the run, u8 kind, u8 flags (1: a value was not finite, nothing follows), u16 items of the same
- *               message that follow, u32 number, u32 check value of the batch · bytes
+ *     item      u32 tag of the run, u8 kind, u8 flags (1: a value was not finite, nothing follows; 2: of a run with outlines),
+ *               u16 items of the same message that follow, u32 number, u32 check value of the batch · bytes
+ *     outline   what the batches of a step, or one of held-out text, look like (text/batch_outline.h): ahead, to stages that
+ *               have neither end of the model, before the first hidden states of these batches
  *     run       for each part of the message a frame of activations (codec/stream.h)
  *     sums      for each stage its numbers (f64); in the stream ahead those of the stages up to the sender, in the stream
  *               back those from the sender on, zeros for all others
@@ -21,7 +23,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HEAD = 16, PIECE = 8 << 20, PIECES = 1024, BAD = 1, STAGES_MAX = NEB_JOB_SITES, SUMS_MAX = 32 };
+enum {
+    HEAD = 16,
+    PIECE = 8 << 20,
+    PIECES = 1024,
+    BAD = 1,
+    OUTLINED = 2,
+    STAGES_MAX = NEB_JOB_SITES,
+    SUMS_MAX = 32
+};
 static const double slice = 0.2; /* seconds between two looks at the stop flag */
 
 /* ---- items ------------------------------------------------------------------------------------------------ */
@@ -53,7 +63,7 @@ static neb_status put_pieces(struct neb_stage_site *s, struct neb_stage_end *e,
         size_t part = n < each ? n : each;
         neb__put32(h, s->run);
         h[4] = (uint8_t)head->kind;
-        h[5] = head->bad ? BAD : 0;
+        h[5] = (uint8_t)((head->bad ? BAD : 0) | (s->outlined ? OUTLINED : 0));
         neb__put16(h + 6, (uint16_t)(pieces - 1 - i));
         neb__put32(h + 8, head->number);
         neb__put32(h + 12, head->check);
@@ -109,12 +119,10 @@ static neb_status receive(struct neb_stage_site *s, struct neb_stage_end *e, con
 /* The first item that a new site takes names its run. */
 static neb_status check_run(struct neb_stage_site *s, const struct neb_stage_end *e, uint32_t tag)
 {
-    char text[12];
     if (!s->run_known) {
         s->run = tag;
         s->run_known = true;
-        snprintf(text, sizeof text, "%08x\n", tag);
-        return neb__file_replace(s->run_path, text, 9, 0600);
+        return neb__stage_write_run(s);
     }
     if (tag == s->run) return NEB_OK;
     return neb__fail(NEB_ERR_CONFIG,
@@ -122,6 +130,17 @@ static neb_status check_run(struct neb_stage_site *s, const struct neb_stage_end
                      " from site '%s' and the checkpoint in %s belong to different runs: remove the folders "
                      "`out` of all sites to start from nothing",
                      e->at, e->other, s->job->out);
+}
+
+/* The numbers of the items depend on it. */
+static neb_status check_version(const struct neb_stage_site *s, const struct neb_stage_end *e, uint8_t flags)
+{
+    if (!s->outlined == !(flags & OUTLINED)) return NEB_OK;
+    return neb__fail(
+        NEB_ERR_VERSION,
+        "site '%s' runs a nebula-i whose stages do not say what their batches look like, or knows another "
+        "number of sites: use the same release and job at all sites",
+        e->other);
 }
 
 neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, struct neb_stage_head *head,
@@ -134,6 +153,7 @@ neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, stru
         const uint8_t *p = NULL;
         size_t size = 0;
         NEB_TRY(receive(s, e, &p, &size));
+        NEB_TRY(check_version(s, e, p[5]));
         NEB_TRY(check_run(s, e, neb__get32(p)));
         struct neb_stage_head h = {.kind = (enum neb_stage_kind)p[4],
                                    .bad = p[5] & BAD,
@@ -205,7 +225,7 @@ static neb_status bits_of_begun(struct neb_stage_end *e, int *bits, bool *bad)
  * so three steps, and a part of the next one, must have room. */
 static neb_status make_room(const struct neb_stage_site *s, struct neb_stage_end *e, double bytes)
 {
-    const uint64_t steps = (uint64_t)(4 * bytes * (double)s->job->train.micro);
+    const uint64_t steps = (uint64_t)(4 * (bytes * (double)s->job->train.micro + (double)e->outline));
     if (steps <= e->allowed) return NEB_OK;
     e->allowed = steps;
     return neb__stream_allow(e->stream, steps);
@@ -253,10 +273,11 @@ static neb_status decode_part(const struct neb_stage_end *e, const struct neb_st
 
 static neb_status another_batch(const struct neb_stage_end *e)
 {
-    return neb__fail(NEB_ERR_CONFIG,
-                     "site '%s' has drawn another batch: data, tokenizer, seed, train.tokens, train.max_len, "
-                     "train.micro, train.mask and train.eval_every must be the same at all sites",
-                     e->other);
+    return neb__fail(
+        NEB_ERR_CONFIG,
+        "site '%s' has drawn another batch: data, tokenizer, seed, train.tokens, train.max_len, "
+        "train.micro, train.mask and train.eval_every must be the same at all sites that have the text",
+        e->other);
 }
 
 neb_status neb__stage_take(void *site, const struct neb_stage_message *m, float *values)
@@ -282,6 +303,29 @@ neb_status neb__stage_take(void *site, const struct neb_stage_message *m, float 
     s->code_s += neb__seconds_since(since);
     return r.left ? neb__fail(NEB_ERR_CORRUPT, "bytes behind the end of a message from site '%s'", e->other)
                   : NEB_OK;
+}
+
+/* ---- outlines --------------------------------------------------------------------------------------------- */
+
+neb_status neb__stage_take_outline(void *site, struct neb_buf *out)
+{
+    struct neb_stage_site *s = site;
+    struct neb_stage_head head;
+    const uint8_t *bytes;
+    size_t n;
+    NEB_TRY(neb__stage_get(s, NEB_AHEAD_IN, &head, &bytes, &n));
+    if (head.kind != NEB_STAGE_ITEM_OUTLINE) return another_batch(&s->end[NEB_AHEAD_IN]);
+    neb__buf_clear(out);
+    return neb__buf_append(out, bytes, n);
+}
+
+neb_status neb__stage_give_outline(void *site, const void *bytes, size_t n)
+{
+    struct neb_stage_site *s = site;
+    struct neb_stage_end *e = &s->end[NEB_AHEAD_OUT];
+    const struct neb_stage_head head = {.kind = NEB_STAGE_ITEM_OUTLINE};
+    if (n > e->outline) e->outline = n;
+    return neb__stage_put(s, NEB_AHEAD_OUT, &head, bytes, n);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------------------- */

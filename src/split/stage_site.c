@@ -8,7 +8,8 @@
  * early (wan.journal).
  *
  * A run has a tag, drawn by the first site when its folder OUT is new. It is in OUT/stream.run of every site and in every
- * item. A site without that file begins anew, and so do its journals; items of another run are refused.
+ * item. A site without that file begins anew, and so do its journals; items of another run are refused. Behind the tag stands the version
+ * of the items where it is not the first one: a run that was begun with other items cannot go on, since the numbers of its items differ.
  * OUT/pipeline.done says that this site has got and given everything: started again, it only waits for its neighbours. */
 #include "split/stage_site.h"
 #include "base/crc32c.h"
@@ -29,6 +30,38 @@
 
 enum { FINISH_SECONDS = 10, LONELY_SECONDS = 60, ITEMS = 1024, BYTES = 128 << 20, MESSAGE_MAX = 1 << 30 };
 static const double slice = 0.2;
+
+/* ---- the tag of the run ----------------------------------------------------------------------------------- */
+
+neb_status neb__stage_write_run(const struct neb_stage_site *s)
+{
+    char text[24];
+    int n = snprintf(text, sizeof text, s->outlined ? "%08x 2\n" : "%08x\n", s->run);
+    return neb__file_replace(s->run_path, text, (size_t)n, 0600);
+}
+
+/* *begun false: this site has not begun a run in this folder. */
+static neb_status read_run(struct neb_stage_site *s, bool *begun)
+{
+    char text[12] = "";
+    *begun = false;
+    FILE *f = fopen(s->run_path, "r");
+    if (!f) return NEB_OK;
+    size_t n = fread(text, 1, 11, f);
+    fclose(f);
+    if (n < 8 || strspn(text, "0123456789abcdef") != 8) return NEB_OK;
+    if (s->outlined != !strcmp(text + 8, " 2\n"))
+        return neb__fail(
+            NEB_ERR_VERSION,
+            "the run in %s was begun by a nebula-i whose stages do not say what their batches look like, or "
+            "with another number of sites: finish it with that program and job, or remove the folders `out` "
+            "of "
+            "all sites to start from nothing",
+            s->job->out);
+    s->run = (uint32_t)strtoul(text, NULL, 16);
+    s->run_known = *begun = true;
+    return NEB_OK;
+}
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
@@ -59,6 +92,13 @@ static neb_status check_ranks(const struct neb_stage_site *s)
                          p->data, s->job->site[0].name);
 }
 
+/* A stage with neither end of the model. It hears what the batches look like, also if it has the text: so the messages are the
+ * same whether it has. */
+static bool is_between(const struct neb_stage_site *s, int stage)
+{
+    return stage > 0 && stage < s->stages && (s->place.ring || stage < s->stages - 1);
+}
+
 static neb_status open_all(struct neb_stage_site *s)
 {
     const struct neb_job *j = s->job;
@@ -72,13 +112,20 @@ static neb_status open_all(struct neb_stage_site *s)
                                       .take = neb__stage_take,
                                       .give = neb__stage_give,
                                       .add_up = neb__stage_add_up,
-                                      .spread = neb__stage_spread};
+                                      .spread = neb__stage_spread,
+                                      .outlines_in = is_between(s, s->stage),
+                                      .outlines_out = is_between(s, s->stage + 1),
+                                      .take_outline = neb__stage_take_outline,
+                                      .give_outline = neb__stage_give_outline};
+    s->outlined = s->stages > 2 || ring;
     s->carrier = (struct neb_stage_carrier){s, neb__stage_carry_values, neb__stage_fetch_values};
     s->links.stage = (struct neb_stage_links){
         .ways = &s->ways, .range = at->range, .hole = at->hole, .depth = s->rate.depth};
     if (snprintf(s->run_path, sizeof s->run_path, "%s/stream.run", j->out) >= (int)sizeof s->run_path ||
         snprintf(s->done_path, sizeof s->done_path, "%s/pipeline.done", j->out) >= (int)sizeof s->done_path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", j->out);
+    bool begun;
+    NEB_TRY(read_run(s, &begun)); /* what cannot go on says so before it waits for the other sites */
     return check_ranks(s);
 }
 
@@ -178,23 +225,8 @@ static neb_status forget_journal(const struct neb_stage_site *s, enum neb_stage_
     return neb__journal_remove(dir, name);
 }
 
-/* False: this site has not begun a run in this folder. */
-static bool read_run(struct neb_stage_site *s)
-{
-    char text[9] = "";
-    FILE *f = fopen(s->run_path, "r");
-    if (!f) return false;
-    size_t n = fread(text, 1, 8, f);
-    fclose(f);
-    if (n != 8 || strspn(text, "0123456789abcdef") != 8) return false;
-    s->run = (uint32_t)strtoul(text, NULL, 16);
-    s->run_known = true;
-    return true;
-}
-
 static neb_status begin_run(struct neb_stage_site *s)
 {
-    char text[12];
     for (enum neb_stage_way w = 0; w < NEB_STAGE_WAYS; w++)
         if (produces(w) && neighbour(s, w) >= 0 && neighbour(s, w) < s->stages) NEB_TRY(forget_journal(s, w));
     (void)unlink(s->done_path);
@@ -202,8 +234,7 @@ static neb_status begin_run(struct neb_stage_site *s)
     if (getrandom(&s->run, sizeof s->run, 0) != sizeof s->run)
         return neb__fail(NEB_ERR_IO, "the system gives no random numbers");
     s->run_known = true;
-    snprintf(text, sizeof text, "%08x\n", s->run);
-    return neb__file_replace(s->run_path, text, 9, 0600);
+    return neb__stage_write_run(s);
 }
 
 static neb_status open_way(struct neb_stage_site *s, neb_session *session, enum neb_stage_way way,
@@ -259,7 +290,7 @@ neb_status neb__stage_site_start(struct neb_stage_site *s, neb_session *session,
                                  const struct neb_stage_marks *marks, const struct neb_stage_marks *older,
                                  int64_t step, const char *out)
 {
-    bool begun = read_run(s);
+    const bool begun = s->run_known;
     if (marks && !begun)
         return neb__fail(
             NEB_ERR_CONFIG,

@@ -3,7 +3,8 @@
  * The sites stand in a line, in the order of the job. Between two neighbours there are two streams: ahead, with the hidden
  * states of every micro-batch, and back, with their gradients. At the end of each step both carry the sums by which all
  * stages clip and skip alike. Where the output is tied to the token table, the first site has the first and the last layers,
- * and the line is a ring: two more streams join the last site to the first. All sites draw the same batches, so no text crosses. A successful open owes a close.
+ * and the line is a ring: two more streams join the last site to the first. Sites with the text draw the same batches; the sites between
+ * the ends of the model hear what the batches look like, and may do without the text. So no text crosses. A successful open owes a close.
  *
  *     stage_site.c     opening, waiting, checkpoints, the end
  *     stage_item.c     what a message looks like as items of a stream
@@ -33,6 +34,7 @@ struct neb_stage_end {
     uint64_t bytes;      /* of them since the last checkpoint, if they were taken, */
     uint64_t seen, most; /* … at the last look, and of a step at most */
     uint64_t allowed;    /* bytes that its journal was allowed, if they are given */
+    size_t outline;      /* of the largest outline that was given */
     double all_bytes;    /* sent or received by this process */
 };
 
@@ -86,6 +88,8 @@ struct neb_stage_site {
     struct neb_buf item, message;
     uint32_t run; /* tag of the run; every item begins with it */
     bool run_known;
+    bool
+        outlined; /* some stage of the run hears what the batches look like: the items are of the second version */
     bool done;    /* an earlier start has concluded this run */
     bool tells;   /* … and it is known what it had got, so that the neighbours can be told once more */
     bool gathers; /* parameters are on their way, and the journal has room for them */
@@ -150,7 +154,8 @@ enum neb_stage_kind {
     NEB_STAGE_ITEM_SUMS,
     NEB_STAGE_ITEM_SPREAD,
     NEB_STAGE_ITEM_VALUES, /* of parameters */
-    NEB_STAGE_ITEM_END
+    NEB_STAGE_ITEM_END,
+    NEB_STAGE_ITEM_OUTLINE /* of the batches of a step, or of held-out text: text/batch_outline.h */
 };
 
 /* What stands before the bytes of a message. */
@@ -174,6 +179,10 @@ neb_status neb__stage_take(void *site, const struct neb_stage_message *m, float 
 neb_status neb__stage_give(void *site, const struct neb_stage_message *m, const float *values);
 neb_status neb__stage_add_up(void *site, double *own, int n);
 neb_status neb__stage_spread(void *site, void *bytes, size_t n);
+neb_status neb__stage_take_outline(void *site, struct neb_buf *out);
+neb_status neb__stage_give_outline(void *site, const void *bytes, size_t n);
+/* Writes the tag of the run, when it is known. */
+neb_status neb__stage_write_run(const struct neb_stage_site *s);
 /* The functions of `carrier`. */
 neb_status neb__stage_carry_values(void *site, const struct neb_stage_chunk *c, const float *values);
 neb_status neb__stage_fetch_values(void *site, struct neb_stage_chunk *c, const void **values);

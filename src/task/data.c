@@ -3,13 +3,18 @@
  * Files that are there are taken without a lock, so that a cache may be read-only. Missing ones are made with
  * the cache's folder locked: one of several processes makes them, the others wait and find them. The
  * tokenizer's file and a set become visible whole, so a process that is killed leaves nothing that the next
- * one takes for finished. */
+ * one takes for finished.
+ *
+ * A site of a pipeline whose layers need no text (site_cut.c) may be without it: the job names no corpus for it, or the files are
+ * not there. It takes a tokenizer that is here, and else its size from tokenizer.vocab; the sites with the text say in their
+ * first message whether that is right. */
 #include "task/data.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/folder.h"
 #include "task/memory_check.h"
+#include "task/site_cut.h"
 #include "text/corpus.h"
 
 #include <errno.h>
@@ -303,6 +308,8 @@ static neb_status frame_of(const struct neb_data *d, const struct neb_job_data *
 void neb__data_wants(const struct neb_data *d, bool *from, bool *to)
 {
     struct neb_frame_tokens t = NEB_NO_FRAME;
+    *from = *to = false;
+    if (!d->tok) return; /* nor is the whole model here */
     *from = d->frame && neb__frame_wants_from(d->frame);
     *to = d->frame ? neb__frame_wants_to(d->frame) : neb__data_tagged(d);
     if (d->frame && neb__frame_bans_start(d->frame) && d->job->n_data &&
@@ -435,22 +442,93 @@ static neb_status open_sets(struct neb_data *d, struct neb_pool *pool, int *lock
     return NEB_OK;
 }
 
+static const char *missing_file(const struct neb_job_data *c)
+{
+    if (access(c->file, R_OK)) return c->file;
+    return c->second && access(c->second, R_OK) ? c->second : NULL;
+}
+
 /* Checks that every corpus can be read, before anything long begins. */
 static neb_status all_there(const struct neb_data *d)
 {
+    int mine = 0;
+    for (int i = 0; i < d->job->n_data; i++) {
+        const struct neb_job_data *c = &d->job->data[i];
+        if (!neb__job_has(d->job, c)) continue;
+        mine += !strcmp(c->use, "train");
+        const char *file = missing_file(c);
+        if (file) return neb__fail(NEB_ERR_NOTFOUND, "corpus %s: %s", file, strerror(errno));
+    }
+    if (mine || d->job->at < 0 || d->job->plan != NEB_STRATEGY_PIPELINE) return NEB_OK;
+    return neb__doc_fail(
+        &d->job->doc, "data",
+        "site '%s' has no corpus to train on (use: train): the last site of a pipeline has the loss, "
+        "which needs the text, and the first one the embedding; only sites between them do without",
+        d->job->site[d->job->at].name);
+}
+
+/* A site that needs no text has it if all its corpora are there. */
+static bool lacks_text(const struct neb_data *d)
+{
+    const char *why = "the job has none for it", *file = NULL;
+    int mine = 0;
+    if (neb__site_needs_text(d->job)) return false;
     for (int i = 0; i < d->job->n_data; i++) {
         if (!neb__job_has(d->job, &d->job->data[i])) continue;
-        const char *files[] = {d->job->data[i].file, d->job->data[i].second};
-        for (int k = 0; k < 2; k++)
-            if (files[k] && access(files[k], R_OK))
-                return neb__fail(NEB_ERR_NOTFOUND, "corpus %s: %s", files[k], strerror(errno));
+        if (!file) file = missing_file(&d->job->data[i]);
+        mine += !strcmp(d->job->data[i].use, "train");
     }
+    if (!file && mine) return false;
+    if (file) why = "is not here";
+    neb__info(
+        "site '%s' has no text and needs none, since neither the embedding nor the loss is here (%s%s%s)",
+        d->job->site[d->job->at].name, file ? file : "", file ? " " : "", why);
+    return true;
+}
+
+/* A site without text trains no tokenizer. Where it has one, its sites compare it. */
+static neb_status find_tokenizer(struct neb_data *d)
+{
+    const struct neb_job *j = d->job;
+    const struct neb_job_tokenizer *t = &j->tokenizer;
+    struct stat st;
+    int lock = -1;
+    if (t->file && stat(t->file, &st))
+        return neb__fail(
+            NEB_ERR_NOTFOUND,
+            "the tokenizer %s is not here: this site needs no text, but the size of the vocabulary; bring "
+            "the file",
+            t->file);
+    snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);
+    if (t->file || (j->init.from && !t->own) || !stat(d->tok_path, &st))
+        return open_tokenizer(d, NULL, &lock);
+    neb__info("there is no tokenizer here: its size is taken to be tokenizer.vocab, %" PRId64, t->vocab);
     return NEB_OK;
+}
+
+static neb_status prepare_bare(struct neb_data *d)
+{
+    NEB_TRY(find_tokenizer(d));
+    neb__settle_models(d->job, d->tok ? neb__tok_vocab(d->tok) : d->job->tokenizer.vocab, &d->models);
+    return NEB_OK;
+}
+
+static neb_status prepare_text(struct neb_data *d, struct neb_pool *pool)
+{
+    int lock = -1;
+    neb_status s = open_tokenizer(d, pool, &lock);
+    if (s == NEB_OK) s = check_tags(d);
+    if (s == NEB_OK) s = check_frames(d);
+    if (s == NEB_OK) s = open_sets(d, pool, &lock);
+    if (lock >= 0) close(lock);
+    if (s == NEB_OK) neb__settle_models(d->job, neb__tok_vocab(d->tok), &d->models);
+    return s;
 }
 
 static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
 {
-    NEB_TRY(all_there(d));
+    d->textless = lacks_text(d);
+    if (!d->textless) NEB_TRY(all_there(d));
     NEB_TRY(neb__memory_foresee(d->job));
     char lang[NEB_LANG_SIZE];
     snprintf(d->dir, sizeof d->dir, d->job->cache ? "%s" : "%s/data",
@@ -461,14 +539,7 @@ static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
             lang_of(&d->job->data[i], s, lang);
             add_lang(d, lang);
         }
-    int lock = -1;
-    neb_status s = open_tokenizer(d, pool, &lock);
-    if (s == NEB_OK) s = check_tags(d);
-    if (s == NEB_OK) s = check_frames(d);
-    if (s == NEB_OK) s = open_sets(d, pool, &lock);
-    if (lock >= 0) close(lock);
-    if (s == NEB_OK) neb__settle_models(d->job, neb__tok_vocab(d->tok), &d->models);
-    return s;
+    return d->textless ? prepare_bare(d) : prepare_text(d, pool);
 }
 
 neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out)
@@ -487,6 +558,13 @@ void neb__data_free(struct neb_data *d)
     for (int i = 0; i < NEB_JOB_DATA; i++) neb__set_close(d->set[i]);
     neb__tok_close(d->tok);
     memset(d, 0, sizeof *d);
+}
+
+neb_status neb__data_wanted(const struct neb_data *d, const char *what, const char *instead)
+{
+    if (!d->textless) return NEB_OK;
+    return neb__fail(NEB_ERR_UNSUPPORTED, "%s reads batches of the job's text, and site '%s' has none: %s",
+                     what, d->job->site[d->job->at].name, instead);
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------- */
@@ -525,6 +603,7 @@ static neb_status make_stream(const struct neb_data *d, const char *use, int64_t
                                   .tokens = (int32_t)t->tokens,
                                   .max_len = (int32_t)t->max_len,
                                   .mask_share = t->mask};
+    if (d->textless) return neb__quiet(NEB_ERR_NOTFOUND, "this site has no text");
     NEB_TRY(collect(d, use, sources, &cfg.sources));
     if (!cfg.sources) return neb__quiet(NEB_ERR_NOTFOUND, "no corpus with use: %s", use);
     d->job->objective->set_batches(&cfg);

@@ -21,6 +21,9 @@ struct neb_data {
     struct neb_settled_models models;
     char dir[512], tok_path[560];
     struct neb_set *set[NEB_JOB_DATA]; /* as job->data */
+    /* This site has no text and needs none (task/site_cut.h): there are no sets and no streams. Without a tokenizer `tok` is NULL,
+     * and its size is taken to be tokenizer.vocab. */
+    bool textless;
     char langs[2 * NEB_JOB_DATA][NEB_LANG_SIZE];
     int n_langs;
 };
@@ -42,6 +45,9 @@ void neb__data_source_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]
 
 /* The name of a language (index into langs) for a teacher: as distill.langs says. */
 void neb__data_teachers_lang(const struct neb_data *d, int32_t index, char out[NEB_LANG_SIZE]);
+
+/* For what cannot be done without text. NEB_ERR_UNSUPPORTED at a site that has none: `what` cannot be done, and `instead` may help */
+neb_status neb__data_wanted(const struct neb_data *d, const char *what, const char *instead);
 
 /* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,

@@ -4,6 +4,7 @@
  * parameters are added before the slab is made. Values from a folder (`init`) come in right after it. They
  * are the model's, never the generator's. */
 #include "task/work_internal.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -85,10 +86,16 @@ static int32_t larger(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
-/* The largest batch of any stream of the job: evaluation uses the same input. */
+/* The largest batch of any stream of the job: evaluation uses the same input. A site without text hears of it later
+ * (work_outline.c). */
 static neb_status largest(struct neb_work *w, struct neb_model_input_limits *l)
 {
     static const char *const uses[] = {"train", "valid", "test"};
+    if (!neb__work_has_text(w)) {
+        const int sides = w->job->objective->sides;
+        *l = (struct neb_model_input_limits){.rows = {1, sides > 1}, .seqs = 1};
+        return NEB_OK;
+    }
     for (int i = 0; i < 3; i++) {
         struct neb_batches *s;
         struct neb_batch *b;
@@ -133,7 +140,8 @@ static neb_status make_optimizer(struct neb_work *w)
 
 static neb_status make_stream(struct neb_work *w)
 {
-    neb_status status = neb__data_stream(w->data, "train", w->part, w->parts, &w->stream);
+    neb_status status = NEB_OK;
+    if (neb__work_has_text(w)) status = neb__data_stream(w->data, "train", w->part, w->parts, &w->stream);
     if (status == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&w->job->doc, "data", "no corpus to train on (use: train)");
     NEB_TRY(status);
@@ -226,6 +234,7 @@ void neb__work_close(struct neb_work *w)
     if (w->steps->close) w->steps->close(w);
     neb__own_sampler_close(w->sampler);
     neb__distill_destroy(w->distill);
+    neb__work_close_outlines(w);
     neb__work_close_stages(w);
     neb__model_input_destroy(w->input);
     neb_optimizer_destroy(w->opt);
@@ -364,9 +373,46 @@ neb_status neb__work_identity(struct neb_work *w, struct neb_hash *out)
     return status != NEB_OK ? status : f;
 }
 
+/* Without text: how many batches went into steps. A site may get the text, or lose it, between two starts: both kinds of
+ * position tell the number. */
+static const char bare_position[8] = "NEBBARE";
+enum { BARE_POSITION = 16, STEP_IN_POSITION = 12 + NEB_HASH_SIZE }; /* the latter: batches.c */
+
+static bool is_bare(const void *bytes, size_t n)
+{
+    return n == BARE_POSITION && !memcmp(bytes, bare_position, sizeof bare_position);
+}
+
+static neb_status read_batches(const void *bytes, size_t n, int64_t *out)
+{
+    const size_t at = is_bare(bytes, n) ? sizeof bare_position : STEP_IN_POSITION;
+    const uint64_t batches = n >= at + 8 ? neb__get64((const uint8_t *)bytes + at) : UINT64_MAX;
+    *out = (int64_t)batches;
+    return batches <= INT64_MAX ? NEB_OK : neb__fail(NEB_ERR_CORRUPT, "the saved data position is damaged");
+}
+
 neb_status neb__work_save_position(struct neb_work *w, struct neb_buf *out)
 {
-    return w->ahead ? neb__prefetch_save(w->ahead, out) : neb__batches_save(w->stream, out);
+    uint8_t b[BARE_POSITION];
+    if (neb__work_has_text(w))
+        return w->ahead ? neb__prefetch_save(w->ahead, out) : neb__batches_save(w->stream, out);
+    memcpy(b, bare_position, sizeof bare_position);
+    neb__put64(b + sizeof bare_position, (uint64_t)w->batches);
+    return neb__buf_append(out, b, sizeof b);
+}
+
+static neb_status return_to(struct neb_work *w, const void *bytes, size_t n)
+{
+    int64_t batches;
+    if (neb__work_has_text(w) && !is_bare(bytes, n)) {
+        NEB_TRY(neb__batches_restore(w->stream, bytes, n));
+        w->batches = neb__batches_step(w->stream);
+        return NEB_OK;
+    }
+    NEB_TRY(read_batches(bytes, n, &batches));
+    if (neb__work_has_text(w)) NEB_TRY(neb__batches_seek(w->stream, batches));
+    w->batches = batches;
+    return NEB_OK;
 }
 
 neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t n)
@@ -378,9 +424,7 @@ neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t
     }
     neb__own_sampler_close(w->sampler);
     w->sampler = NULL;
-    NEB_TRY(neb__batches_restore(w->stream, bytes, n));
-    w->batches = neb__batches_step(w->stream);
-    return NEB_OK;
+    return return_to(w, bytes, n);
 }
 
 int64_t neb__work_batches(const struct neb_work *w)

@@ -1,8 +1,11 @@
 /* work_eval.c: a job's model on held-out text: every batch once, without dropout, sums over all of them.
  *
  * The text comes in its order, one language behind the other, so most batches have one language, and their loss counts for it.
- * A batch with several is run again for each of them. The loss over all languages does not depend on that. */
+ * A batch with several is run again for each of them. The loss over all languages does not depend on that.
+ *
+ * A site without text (strategy pipeline) makes the runs that the stage before it announces, and gets the sums of the last one. */
 #include "task/work_internal.h"
+#include "text/batch_outline.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -91,16 +94,19 @@ static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb
     const struct neb_eval_sums before = *sums;
     int64_t rows[NEB_EVAL_LANGUAGES];
     int lang = 0, n = count_languages(w, b, rows, &lang);
+    const bool apart = n > 1 && w->steps->loss_by_weight;
+    NEB_TRY(neb__work_compare_eval(w, b, 1 + (apart ? n : 0)));
     NEB_TRY(w->steps->eval(w, b, sums));
-    if (n > 1) return w->steps->loss_by_weight ? eval_apart(w, b, rows, l) : NEB_OK;
+    if (n > 1) return apart ? eval_apart(w, b, rows, l) : NEB_OK;
     if (n < 1) return NEB_OK;
     l->of[lang].loss += sums->loss - before.loss;
     l->of[lang].rows += rows[lang];
     return NEB_OK;
 }
 
-/* Losses are at the last stage of a pipeline; every rank knows the rows. */
-static neb_status end_languages(struct neb_work *w, struct language_sums *l, struct neb_work_eval *e)
+/* Losses are at the last stage of a pipeline; every rank knows the rows. name: of language i. */
+static neb_status end_languages(struct neb_work *w, struct language_sums *l, const char *const *name,
+                                struct neb_work_eval *e)
 {
     int n = 0;
     for (int i = 0; i < NEB_EVAL_LANGUAGES; i++) n += l->of[i].rows > 0;
@@ -110,9 +116,9 @@ static neb_status end_languages(struct neb_work *w, struct language_sums *l, str
         if (!s->rows) continue;
         NEB_TRY(neb__work_stage_sums(w, s));
         struct neb_language_loss *to = &e->language[e->languages++];
-        to->loss = s->loss / (double)s->rows;
+        to->loss = s->rows > 0 ? s->loss / (double)s->rows : 0;
         to->rows = s->rows;
-        snprintf(to->name, sizeof to->name, "%s", w->data->langs[i]);
+        snprintf(to->name, sizeof to->name, "%s", name[i]);
     }
     return NEB_OK;
 }
@@ -134,41 +140,95 @@ static neb_status count_batches(struct neb_work *w, const char *use, int64_t *to
     return status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
+/* What follows from the sums of all stages. */
+static neb_status conclude(struct neb_work *w, const char *use, struct neb_eval_sums *sums,
+                           struct language_sums *languages, const char *const *names,
+                           struct neb_work_eval *out)
+{
+    NEB_TRY(neb__work_stage_sums(w, sums));
+    if (!sums->rows)
+        return neb__fail(
+            NEB_ERR_RANGE,
+            "the text with use: %s has no token to predict, so it has no loss: it needs more text, "
+            "or shorter samples than train.max_len %" PRId64,
+            use, w->job->train.max_len);
+    struct neb_work_eval e = {.loss = sums->loss / (double)sums->rows,
+                              .accuracy = sums->counted > 0 ? sums->right / sums->counted : 0,
+                              .rows = sums->rows,
+                              .batches = sums->batches};
+    if (w->steps->end_eval) w->steps->end_eval(sums, &e);
+    NEB_TRY(end_languages(w, languages, names, &e));
+    *out = e;
+    return NEB_OK;
+}
+
+/* The stages behind this one hear how it ends, and which languages there are, if they are several. */
+static neb_status say_end(struct neb_work *w, const struct language_sums *l, const char *const *names)
+{
+    const char *list[NEB_EVAL_LANGUAGES];
+    int n = 0;
+    for (int i = 0; i < NEB_EVAL_LANGUAGES; i++)
+        if (l->of[i].rows > 0) list[n++] = names[i];
+    return neb__work_compare_eval_end(w, list, n < 2 ? 0 : n);
+}
+
+static neb_status eval_bare(struct neb_work *w, const char *use, struct neb_work_eval *out)
+{
+    struct neb_eval_sums sums = {0};
+    struct language_sums languages = {0};
+    struct neb_outline_head head;
+    const char *names[NEB_EVAL_LANGUAGES];
+    neb__work_stage_first_input(w);
+    for (;;) {
+        struct neb_batch *b;
+        NEB_TRY(neb__work_take_eval(w, &b, &head));
+        if (head.what == NEB_OUTLINE_EVAL_NONE)
+            return neb__quiet(NEB_ERR_NOTFOUND, "no corpus with use: %s", use);
+        if (!b) break;
+        for (int i = 0; i < head.runs; i++) NEB_TRY(w->steps->eval(w, b, &sums));
+    }
+    for (int i = 0; i < head.names; i++) names[i] = head.name[i], languages.of[i].rows = 1;
+    return conclude(w, use, &sums, &languages, names, out);
+}
+
+/* *batches of *total are to be run. */
+static neb_status open_text(struct neb_work *w, const char *use, int64_t *batches, int64_t *total,
+                            struct neb_batches **stream)
+{
+    *total = 0;
+    if (*batches) NEB_TRY(count_batches(w, use, total));
+    if (!*batches || *batches > *total) *batches = *total = 1; /* each of them */
+    return neb__data_stream(w->data, use, 0, 1, stream);
+}
+
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out)
 {
     struct neb_batches *stream = NULL;
     struct neb_batch *b = NULL;
     struct neb_eval_sums sums = {0};
     struct language_sums languages = {0};
-    int64_t total = 0;
+    const char *names[NEB_EVAL_LANGUAGES] = {0};
+    int64_t total;
     if (w->links.relay.take)
         return neb__quiet(NEB_ERR_NOTFOUND, "held-out text needs the generator, which is on another site");
-    if (batches) NEB_TRY(count_batches(w, use, &total));
-    if (!batches || batches > total) batches = total = 1; /* each of them */
-    NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
+    if (!neb__work_has_text(w)) return eval_bare(w, use, out);
+    neb_status status = open_text(w, use, &batches, &total, &stream);
+    if (status == NEB_ERR_NOTFOUND) NEB_TRY(neb__work_compare_eval_end(w, NULL, -1));
+    if (status == NEB_ERR_NOTFOUND) return neb__quiet(status, "no corpus with use: %s", use);
+    NEB_TRY(status);
+    for (int i = 0; i < NEB_EVAL_LANGUAGES && i < w->data->n_langs; i++) names[i] = w->data->langs[i];
     neb__work_stage_first_input(w);
-    neb_status status = neb__batches_batch(stream, &b);
+    bool ended = false; /* NEB_ERR_AGAIN may also be a stage that was asked to stop */
+    status = neb__batches_batch(stream, &b);
     for (int64_t i = 0; status == NEB_OK; i++) {
         status = neb__batches_next(stream, b);
+        ended = status == NEB_ERR_AGAIN;
         if (status == NEB_OK && (i + 1) * batches / total > i * batches / total)
             status = eval_batch(w, b, &sums, &languages);
     }
     neb__batch_free(b);
     neb__batches_free(stream);
-    if (status != NEB_OK && status != NEB_ERR_AGAIN) return status;
-    NEB_TRY(neb__work_stage_sums(w, &sums));
-    if (!sums.rows)
-        return neb__fail(
-            NEB_ERR_RANGE,
-            "the text with use: %s has no token to predict, so it has no loss: it needs more text, "
-            "or shorter samples than train.max_len %" PRId64,
-            use, w->job->train.max_len);
-    struct neb_work_eval e = {.loss = sums.loss / (double)sums.rows,
-                              .accuracy = sums.counted > 0 ? sums.right / sums.counted : 0,
-                              .rows = sums.rows,
-                              .batches = sums.batches};
-    if (w->steps->end_eval) w->steps->end_eval(&sums, &e);
-    NEB_TRY(end_languages(w, &languages, &e));
-    *out = e;
-    return NEB_OK;
+    if (!ended) return status;
+    NEB_TRY(say_end(w, &languages, names));
+    return conclude(w, use, &sums, &languages, names, out);
 }

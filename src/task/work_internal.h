@@ -65,7 +65,8 @@ struct neb_work {
     struct neb_hash frozen;              /* of frozen weights in few bits, once it is known */
     bool frozen_hashed;
     struct neb_model_input *input;
-    struct neb_work_stages *stages; /* work_stages.c; NULL: the whole model is here */
+    struct neb_work_stages *stages;     /* work_stages.c; NULL: the whole model is here */
+    struct neb_work_outlines *outlines; /* work_outline.c; NULL: no stage that gets or gives any */
     struct neb_distill *distill;
     struct neb_own_sampler *sampler;  /* on-policy distillation; NULL: none, or not yet */
     struct neb_work_private *privacy; /* work_private.c; NULL: plain steps */
@@ -92,6 +93,8 @@ neb_status neb__work_open_stages(struct neb_work *w, const struct neb_model_inpu
 void neb__work_close_stages(struct neb_work *w);
 /* work_site.c: the same of a stage whose neighbours are at other sites. */
 neb_status neb__work_open_site(struct neb_work *w, const struct neb_model_input_limits *limits);
+/* The limits become these, between steps. After an error the work can only be closed. */
+neb_status neb__work_resize_site(struct neb_work *w, const struct neb_model_input_limits *limits);
 /* The inputs of all slots; the first one is w->input. */
 neb_status neb__work_make_slots(struct neb_work *w, const struct neb_model_input_limits *limits, int slots);
 /* What the stages do with their gradients before the copies of the model add up theirs; NULL: nothing. */
@@ -99,6 +102,23 @@ const struct neb_reduce *neb__work_reduce(struct neb_work *w, struct neb_reduce 
 neb_status neb__work_stage_eval(struct neb_work *w, const struct neb_run *run);
 void neb__work_stage_first_input(struct neb_work *w);
 neb_status neb__work_stage_sums(struct neb_work *w, struct neb_eval_sums *sums);
+
+/* work_outline.c: what the batches look like, from the stage before and for the stage behind. Without a stage all of them do
+ * nothing. */
+bool neb__work_has_text(const struct neb_work *w);
+neb_status neb__work_open_outlines(struct neb_work *w, const struct neb_model_input_limits *limits);
+void neb__work_close_outlines(struct neb_work *w);
+/* A site without text: batch i of the step whose outline was taken. */
+neb_status neb__work_take_step(struct neb_work *w);
+struct neb_batch *neb__work_bare_batch(struct neb_work *w, int64_t i);
+/* A site with text has drawn the batches of a step: w->pieces has them. NEB_ERR_CONFIG: those of the stage before differ */
+neb_status neb__work_compare_step(struct neb_work *w);
+/* The same of a batch of held-out text, which is run so often; and of its end. languages: names; n < 0: there is no such text. */
+neb_status neb__work_compare_eval(struct neb_work *w, const struct neb_batch *b, int runs);
+neb_status neb__work_compare_eval_end(struct neb_work *w, const char *const *languages, int n);
+/* A site without text: the next batch, which is run head->runs times; *b NULL: the end, or there is no such text. */
+struct neb_outline_head;
+neb_status neb__work_take_eval(struct neb_work *w, struct neb_batch **b, struct neb_outline_head *head);
 
 /* work_private.c */
 void neb__work_close_private(struct neb_work *w);

@@ -1,7 +1,7 @@
 /* work_site.c: one stage of a job's model, with the other stages at other sites.
  *
- * As with ranks, every stage loads every batch: positions, sequences and sample numbers are needed in all of them. Rows of
- * padding do not cross a cut. Gradients cross back as far as parameters are trained before the cut: with a frozen body that
+ * As with ranks, every stage loads every batch: positions, sequences and sample numbers are needed in all of them. A site
+ * without the text has them from the stage before (work_outline.c). Rows of padding do not cross a cut. Gradients cross back as far as parameters are trained before the cut: with a frozen body that
  * may be nowhere, and then a stage before the first trained parameter makes no backward at all. */
 #include "base/mem.h"
 #include "optim/optimizer.h"
@@ -127,7 +127,7 @@ neb_status neb__work_open_site(struct neb_work *w, const struct neb_model_input_
     NEB_TRY(neb__work_make_slots(w, limits, (depth + copies - 1) / copies + c.twice));
     NEB_TRY(neb__site_stage_open(w->dev, w->tape, &c, depth, &w->stages->site));
     w->opt->site = w->stages->site;
-    return NEB_OK;
+    return neb__work_open_outlines(w, limits);
 }
 
 /* ---- depth ------------------------------------------------------------------------------------------------ */
@@ -157,6 +157,23 @@ neb_status neb__work_set_depth(struct neb_work *w, int depth)
     const int copies = neb__group_size(neb__layout_data(w->layout));
     NEB_TRY(neb__work_make_slots(w, &s->limits, (depth + copies - 1) / copies + comes_twice(w)));
     return neb__site_stage_set_depth(s->site, depth);
+}
+
+neb_status neb__work_resize_site(struct neb_work *w, const struct neb_model_input_limits *limits)
+{
+    struct neb_work_stages *s = w->stages;
+    struct neb_model_input_limits l = *limits;
+    const int slots = s->slots;
+    for (int i = 0; i < slots; i++) neb__model_input_destroy(s->inputs[i]);
+    neb__free(s->inputs);
+    s->inputs = NULL;
+    w->input = NULL;
+    s->limits = *limits;
+    neb__model_input_fit(w->model, &l);
+    NEB_TRY(neb__model_input_create(w->dev, &l, &w->input));
+    NEB_TRY(neb__work_make_slots(w, limits, slots));
+    return neb__site_stage_resize(s->site, message_bytes(w, first_cut(w), limits),
+                                  message_bytes(w, last_cut(w), limits));
 }
 
 void neb__work_site_times(const struct neb_work *w, struct neb_site_stage_times *out)

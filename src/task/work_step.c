@@ -1,7 +1,7 @@
 /* work_step.c: the step: micro-batches in, one update of the parameters out.
  *
  * A step is a list of runs, which the objective makes of its batches; each loads its batch just before it
- * computes. Here are also the runs of the objectives with one model. */
+ * computes. A site without text has batches without their ids, filled by work_outline.c. Here are also the runs of the objectives with one model. */
 #include "task/work_internal.h"
 #include "optim/optimizer.h"
 #include "task/samples.h"
@@ -92,6 +92,13 @@ static neb_status sample_ahead(struct neb_work *w)
     return neb__own_sampler_step(w->sampler, w->links.sampled, w->links.sampled_arg);
 }
 
+static neb_status next_batch(struct neb_work *w, int64_t i, struct neb_batch **out)
+{
+    if (w->ahead) return neb__prefetch_get(w->ahead, out);
+    *out = neb__work_bare_batch(w, i);
+    return NEB_OK;
+}
+
 /* The runs of the next micro-batches. Every copy of the model draws all of them and makes every copies-th: so a step learns
  * from the same samples under every layout, and no rank needs to ask for the others' weights. */
 static neb_status gather(struct neb_work *w, int64_t *tokens)
@@ -101,9 +108,10 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
     w->runs = 0;
     *tokens = 0;
     NEB_TRY(sample_ahead(w));
+    if (!w->ahead) NEB_TRY(neb__work_take_step(w));
     for (int64_t i = 0; i < w->job->train.micro; i++) {
         struct neb_batch *b;
-        NEB_TRY(neb__prefetch_get(w->ahead, &b));
+        NEB_TRY(next_batch(w, i, &b));
         if (w->links.retarget) NEB_TRY(w->links.retarget(w->links.retarget_arg, b));
         w->batches++;
         *tokens += rows_of(b);
@@ -111,7 +119,7 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
         w->steps->add_runs(w, b);
         if (i % ranks != neb__group_rank(copies)) leave_to_others(w, first);
     }
-    return NEB_OK;
+    return w->ahead ? neb__work_compare_step(w) : NEB_OK;
 }
 
 /* Few tokens are masked, and in some batches none: there is nothing to learn then. */
@@ -124,7 +132,7 @@ static bool nothing_to_predict(const struct neb_work *w)
 
 static void give_back(struct neb_work *w)
 {
-    for (int i = 0; i < w->runs; i++)
+    for (int i = 0; w->ahead && i < w->runs; i++)
         if (!i || w->pieces[i].batch != w->pieces[i - 1].batch)
             neb__prefetch_done(w->ahead, w->pieces[i].batch);
 }
@@ -132,7 +140,8 @@ static void give_back(struct neb_work *w)
 neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out)
 {
     if (neb__work_wants_privacy(w)) return neb__work_private_step(w, lr, out);
-    if (!w->ahead) NEB_TRY(neb__prefetch_start(w->stream, AHEAD + (int)w->job->train.micro, &w->ahead));
+    if (!w->ahead && neb__work_has_text(w))
+        NEB_TRY(neb__prefetch_start(w->stream, AHEAD + (int)w->job->train.micro, &w->ahead));
     int64_t tokens;
     struct neb_step_info info = {0};
     struct neb_reduce space;

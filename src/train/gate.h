@@ -33,7 +33,9 @@ enum neb_gate_ask_kind {
     NEB_GATE_ASKS_SUMS,
     NEB_GATE_ASKS_SPREAD,
     NEB_GATE_ASKS_OUT, /* values of a parameter follow */
-    NEB_GATE_ASKS_IN
+    NEB_GATE_ASKS_IN,
+    NEB_GATE_ASKS_OUTLINE_IN,
+    NEB_GATE_ASKS_OUTLINE_OUT /* its bytes follow */
 };
 
 struct neb_gate_ask {
@@ -96,6 +98,7 @@ struct neb_gate_ready {
     struct neb_hash tokenizer, frozen;
     struct neb_stage_place stage;
     bool has_frozen; /* weights in few bits, of which `frozen` is the hash */
+    bool textless, has_tokenizer;
     struct neb_trainer_facts facts;
     int64_t samples; /* of a private training; else 0 */
     uint64_t values;

@@ -101,7 +101,9 @@ static neb_status say_ready(struct neb_gate_end *e, neb_status status)
     if (status == NEB_OK) {
         neb__trainer_find_facts(t);
         r.progress = t->progress;
-        r.tokenizer = *neb__tok_hash(t->data.tok);
+        r.textless = t->data.textless;
+        r.has_tokenizer = t->data.tok != NULL;
+        if (r.has_tokenizer) r.tokenizer = *neb__tok_hash(t->data.tok);
         r.facts = t->facts;
         r.samples = neb__work_private_samples(t->work);
         r.values = e->values;

@@ -3,7 +3,7 @@
  * A site of a pipeline between sites may be several processes. Its ranks know nothing of the other sites, as in every site:
  * the gateway has the keys and the links. While the first rank carries out an order of the gateway, a step or an evaluation, it
  * asks the gateway for what neb_stage_ways asks of the streams: whether a message is there, the message, to send one, to add up the
- * stages' numbers. At the end it hands over its parameters, or asks for those of the other stages. Hidden states cross as floats; the gateway
+ * stages' numbers, what the batches look like. At the end it hands over its parameters, or asks for those of the other stages. Hidden states cross as floats; the gateway
  * codes and decodes them. What is sent gets no reply: the gateway codes while the ranks compute. Its error comes with the next reply.
  *
  *     ask       struct neb_gate_ask · bytes
@@ -52,7 +52,9 @@ static neb_status check(const struct neb_gate_ask *q)
     case NEB_GATE_ASKS_SUMS: return q->bytes <= SUMS_MAX * sizeof(double) ? NEB_OK : malformed();
     case NEB_GATE_ASKS_SPREAD: return q->bytes <= 1 << 16 ? NEB_OK : malformed();
     case NEB_GATE_ASKS_OUT: return q->chunk.n <= CHUNK && q->bytes == q->chunk.n * 4 ? NEB_OK : malformed();
+    case NEB_GATE_ASKS_OUTLINE_OUT: return q->bytes <= NEB_STAGE_OUTLINE_MAX ? NEB_OK : malformed();
     case NEB_GATE_ASKS_READY:
+    case NEB_GATE_ASKS_OUTLINE_IN:
     case NEB_GATE_ASKS_IN: return q->bytes ? malformed() : NEB_OK;
     default: return malformed();
     }
@@ -80,6 +82,11 @@ static neb_status carry_out(struct neb_stage_site *s, const struct neb_gate_ask 
     case NEB_GATE_ASKS_SUMS:
         return w->add_up(w->arg, (double *)(void *)values->data, (int)(values->len / sizeof(double)));
     case NEB_GATE_ASKS_SPREAD: return w->spread(w->arg, values->data, values->len);
+    case NEB_GATE_ASKS_OUTLINE_IN: return w->take_outline(w->arg, values);
+    case NEB_GATE_ASKS_OUTLINE_OUT:
+        NEB_TRY(w->give_outline(w->arg, values->data, values->len));
+        neb__buf_clear(values);
+        return NEB_OK;
     case NEB_GATE_ASKS_OUT:
         NEB_TRY(s->carrier.out(s->carrier.arg, &q->chunk, (const float *)(const void *)values->data));
         neb__buf_clear(values);
@@ -172,6 +179,26 @@ static neb_status spread(void *channel, void *bytes, size_t n)
     return hear(channel, bytes, n);
 }
 
+static neb_status take_outline(void *channel, struct neb_buf *out)
+{
+    struct neb_gate_reply r;
+    neb__buf_clear(out);
+    NEB_TRY(tell(channel, (struct neb_gate_ask){.kind = NEB_GATE_ASKS_OUTLINE_IN}, NULL, 0));
+    NEB_TRY(gone(neb__gate_channel_receive(channel, &r, sizeof r, NULL, NULL, NULL)));
+    r.why[sizeof r.why - 1] = '\0';
+    if (r.status != NEB_OK) return neb__quiet(r.status, "%s", r.why);
+    NEB_TRY(neb__buf_reserve(out, (size_t)r.bytes));
+    if (r.bytes) NEB_TRY(gone(neb__gate_channel_receive(channel, out->data, r.bytes, NULL, NULL, NULL)));
+    out->len = (size_t)r.bytes;
+    return NEB_OK;
+}
+
+static neb_status give_outline(void *channel, const void *bytes, size_t n)
+{
+    NEB_TRY(tell(channel, (struct neb_gate_ask){.kind = NEB_GATE_ASKS_OUTLINE_OUT}, bytes, n));
+    return hear(channel, NULL, 0);
+}
+
 static neb_status carry(void *channel, const struct neb_stage_chunk *k, const float *values)
 {
     NEB_TRY(tell(channel, (struct neb_gate_ask){.kind = NEB_GATE_ASKS_OUT, .chunk = *k}, values,
@@ -202,6 +229,8 @@ void neb__gate_stage_use(struct neb_stage_site *s, struct neb_gate_channel *c)
     s->ways.give = give;
     s->ways.add_up = add_up;
     s->ways.spread = spread;
+    s->ways.take_outline = take_outline;
+    s->ways.give_outline = give_outline;
     s->carrier.out = carry;
     s->carrier.in = fetch;
 }

@@ -448,7 +448,12 @@ neb_status neb__gate_register(struct neb_gate *g, neb_session *s)
 
 const struct neb_hash *neb__gate_tokenizer(const struct neb_gate *g)
 {
-    return &g->ready.tokenizer;
+    return g->ready.has_tokenizer ? &g->ready.tokenizer : NULL;
+}
+
+bool neb__gate_textless(const struct neb_gate *g)
+{
+    return g->ready.textless;
 }
 
 const struct neb_hash *neb__gate_frozen(const struct neb_gate *g)

@@ -230,7 +230,9 @@ neb_status neb__planner_choose(struct neb_job *job)
     struct neb_job as_read = *job; /* the data's job must not change while it plans */
     NEB_TRY(neb__job_check_parallel(job));
     NEB_TRY(neb__data_prepare(&as_read, &data));
-    neb_status status = choose(job, &data);
+    neb_status status =
+        neb__data_wanted(&data, "parallel: auto", "say data, tensor and zero in its sites[].parallel");
+    if (status == NEB_OK) status = choose(job, &data);
     neb__data_free(&data);
     return status;
 }
@@ -242,7 +244,8 @@ static neb_status judge_strategy(const struct neb_job *job, bool machine, struct
     struct neb_data data;
     struct neb_planner_place place;
     NEB_TRY(neb__data_prepare(job, &data));
-    neb_status status = neb__planner_find_place(job, 0, &place);
+    neb_status status = neb__data_wanted(&data, "a plan", "the sites that have it compare the strategies");
+    if (status == NEB_OK) status = neb__planner_find_place(job, 0, &place);
     if (status == NEB_OK) status = neb__planner_strategy(&data, &place, machine, out);
     neb__data_free(&data);
     return status;
@@ -253,7 +256,14 @@ neb_status neb__planner_wants_pipeline(const struct neb_job *job, bool *wants)
     struct neb_planner_strategy s;
     *wants = false;
     if (!neb__planner_strategy_open(job) || neb__group_started()) return NEB_OK;
-    NEB_TRY(judge_strategy(job, false, &s));
+    neb_status status = judge_strategy(job, false, &s);
+    if (status == NEB_ERR_NOTFOUND)
+        return neb__fail(
+            status,
+            "%s; strategy: auto reads the text at every site to decide: where a site is to do without, say "
+            "strategy: pipeline",
+            neb_last_error());
+    NEB_TRY(status);
     *wants = !s.fits;
     neb__info(
         "strategy: auto takes %s: a process with the whole model needs %.0f MiB, and site %s allows %.0f MiB",

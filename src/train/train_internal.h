@@ -201,7 +201,8 @@ neb_status neb__gate_open(struct neb_trainer *t);
 void neb__gate_begin(struct neb_gate *g); /* the meter runs */
 void neb__gate_close(struct neb_gate *g); /* ends the ranks; NULL is fine */
 neb_status neb__gate_register(struct neb_gate *g, neb_session *s);
-const struct neb_hash *neb__gate_tokenizer(const struct neb_gate *g);
+const struct neb_hash *neb__gate_tokenizer(const struct neb_gate *g); /* NULL: this site has none */
+bool neb__gate_textless(const struct neb_gate *g);                    /* nor any text */
 const struct neb_hash *neb__gate_frozen(
     const struct neb_gate *g);                        /* of weights in few bits; NULL: there are none */
 int64_t neb__gate_samples(const struct neb_gate *g);  /* of this site, where samples are private */

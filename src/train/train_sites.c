@@ -51,7 +51,8 @@ static neb_status tell_job(struct neb_trainer *t, const struct neb_hash *tokeniz
     bool any = false;
     if (!t->gate) NEB_TRY(neb__work_frozen_hash(t->work, &any, &own));
     if (any) frozen = &own;
-    return neb__session_tell_job(t->session, t->job, tokenizer, t->split ? NULL : frozen, false);
+    const bool textless = t->gate ? neb__gate_textless(t->gate) : t->data.textless;
+    return neb__session_tell_job(t->session, t->job, tokenizer, t->split ? NULL : frozen, textless);
 }
 
 neb_status neb__trainer_open_session(struct neb_trainer *t)
@@ -62,7 +63,9 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     neb__session_on_request(t->session, keeps_apart(t));
     if (t->job->settings.outer_lr) neb__session_keep_outer(t->session);
     NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
-    const struct neb_hash *tokenizer = t->gate ? neb__gate_tokenizer(t->gate) : neb__tok_hash(t->data.tok);
+    const struct neb_hash *tokenizer = t->gate       ? neb__gate_tokenizer(t->gate)
+                                       : t->data.tok ? neb__tok_hash(t->data.tok)
+                                                     : NULL;
     NEB_TRY(tell_job(t, tokenizer));
     NEB_TRY(neb__trainer_set_privacy(t));
     if (t->gate && !t->stage) return neb__gate_register(t->gate, t->session);
