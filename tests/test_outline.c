@@ -274,6 +274,11 @@ static void the_message_says_what_is_wrong(void **state)
             fail_msg("word %d: '%s' and not '%s'", cases[i].word, neb_last_error(), cases[i].says);
         neb__put32(at, v);
     }
+    neb__put32(item.data + 13 * 4,
+               (uint32_t)b->side[0].nseq_used); /* all sequences are real, and yet rows are left */
+    assert_false(take(NEB_BATCH_CAUSAL, item.data, item.len));
+    assert_non_null(strstr(neb_last_error(), "no room for its padding"));
+    neb__put32(item.data + 13 * 4, (uint32_t)b->side[0].nseq);
     assert_ok(neb__buf_append(&item, "x", 1));
     assert_false(take(NEB_BATCH_CAUSAL, item.data, item.len));
     assert_non_null(strstr(neb_last_error(), "bytes behind its end"));

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Sites of a pipeline without the text. A stage with neither the embedding nor the loss hears what the batches look like and ends with the bits
 # of one process: a decoder on three sites whose middle one has neither text nor tokenizer, gets the text and loses it again between
-# kills; both ends of the model at the first site; an encoder-decoder with held-out text in two languages. Sites that need the text, text that differs, a
+# kills; both ends of the model at the first site; an encoder-decoder with held-out text in two languages; masked tokens of texts and pairs. Sites that need the text, text that differs, a
 # vocabulary of another size and a run that was begun with other items are refused by name.
 set -eu
 nebula=$1
@@ -46,12 +46,20 @@ data:
   - {file: one.valid, second: two.valid, lang: en-de, use: valid}
   - {file: two.valid, second: one.valid, lang: en-fr, use: valid}
 YAML
+cat > masked.yaml <<YAML
+name: masked
+task: mlm
+tokenizer: {type: bpe, vocab: 400, lines: 2000}
+model: {family: xlm-r, hidden: 32, layers: 4, heads: 2, dropout: 0.1, tied: no}
+$common
+data: [{file: one}, {file: one, second: two, lang: en-de}]
+YAML
 sites() { # JOB SITE…: JOB-all.yaml for the sites with text, JOB-bare.yaml without any
     { cat $1.yaml; echo "strategy: pipeline"; echo "wan: {bits: 32, depth: 3}"; echo "sites: [$(printf '{name: %s}, ' "${@:2}" | sed 's/, $//')]"; } > $1-all.yaml
     sed '/^data:/,/^[a-z]*:/ { /^data:/d; /^  - /d }' $1-all.yaml > $1-bare.yaml
     ! grep -q "file:" $1-bare.yaml || fail "$1-bare.yaml has a corpus"
 }
-sites decoder a b c; sites tied a b; sites both a b c
+sites decoder a b c; sites tied a b; sites both a b c; sites masked a b c
 
 train() { "$nebula" train $2.yaml out=$1 cache=cache-$2 "${@:3}" > $1.log 2>&1 || fail "$1 ended with $?"; }
 site() { exec "$nebula" train $1.yaml --site $3 out=$2-$3 "${@:4}" >> $2-$3.log 2>&1; }
@@ -125,6 +133,16 @@ await pair a b c
 grep -aq "site 'b' has no text and needs none.*nowhere is not here" pair-b.log || fail "site b does not say which file it lacks"
 same both pair-a; held both pair-b
 found pair-b | grep -q "by language: .*de [0-9.]*, .*fr [0-9.]*" || fail "site b knows no languages: $(found pair-b)"
+
+# ---- masked tokens, texts and pairs that share a sequence; steps in which nothing is masked change nothing
+few="train.tokens=64 train.micro=1 train.mask=0.01"
+train mask masked $few
+start masked-all empty a cache=cache-masked $few; start masked-all empty c cache=cache-masked $few; start masked-bare empty b $few
+await empty a b c
+same mask empty-a
+grep -aq "steps had nothing to predict" mask.log || fail "every step has something to predict"
+[ "$(grep -ao "[0-9]* steps had nothing to predict" mask.log)" = "$(grep -ao "[0-9]* steps had nothing to predict" empty-b.log)" ] ||
+    fail "site b skips other steps"
 
 # ---- what does not fit
 refused() { # MESSAGE RUN: site SITE, started last, says so and ends; the others are ended
