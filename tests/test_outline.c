@@ -124,7 +124,7 @@ static void an_outline_gives_the_batch_without_its_text(void **state)
         assert_ok(neb__outline_head_read(&r, kinds[k], &most, &h));
         assert_int_equal(h.batches, 3);
         assert_int_equal(h.vocab, VOCAB);
-        assert_ok(neb__outline_batch_create(&h, &got));
+        assert_ok(neb__outline_batch_create(kinds[k], &h.room, &got));
         for (int i = 0; i < 3; i++) {
             assert_ok(neb__outline_batch_read(&r, &h, got));
             for (int s = 0; s < got->sides; s++) same_side(&b[i]->side[s], &got->side[s]);
@@ -176,7 +176,7 @@ static bool take(enum neb_batch_kind kind, const uint8_t *bytes, size_t n)
     struct neb_outline_head h;
     struct neb_batch *b = NULL;
     neb_status status = neb__outline_head_read(&r, kind, &most, &h);
-    if (status == NEB_OK) assert_ok(neb__outline_batch_create(&h, &b));
+    if (status == NEB_OK) assert_ok(neb__outline_batch_create(kind, &h.room, &b));
     for (int32_t i = 0; status == NEB_OK && i < h.batches; i++) {
         status = neb__outline_batch_read(&r, &h, b);
         if (status == NEB_OK) assert_ok(neb__batch_check(b, 1));

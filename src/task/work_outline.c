@@ -6,7 +6,7 @@
  * changes neither the messages nor their number. Where it is not, the batches are filled from the outline.
  *
  * A site without text does not know how large its batches can be until the first outline says so. The room for its messages
- * and inputs is made then; a later outline must fit into it. */
+ * and inputs is made then. */
 #include "base/mem.h"
 #include "optim/site_stage.h"
 #include "task/work_slots.h"
@@ -21,7 +21,8 @@ struct neb_work_outlines {
     struct neb_outline_room most;
     struct neb_outline_head head; /* of the last one that came */
     struct neb_buf came, made;
-    struct neb_batch **batch; /* (n) of a site without text; NULL: nothing has come yet */
+    struct neb_outline_room room; /* of a site without text: the largest so far, and that of its … */
+    struct neb_batch **batch;     /* (n) batches; NULL: nothing has come yet */
     int64_t n;
 };
 
@@ -81,8 +82,8 @@ static neb_status other_batches(void)
     return neb__fail(
         NEB_ERR_CONFIG,
         "the sites before this one have drawn other batches: data, tokenizer, seed, train.tokens, "
-        "train.max_len, "
-        "train.micro, train.mask and train.eval_every must be the same at all sites that have the text");
+        "train.max_len, train.micro, train.mask and train.eval_every must be the same at all sites "
+        "that have the text");
 }
 
 /* The room may differ: one site may have more held-out text than the other. */
@@ -90,19 +91,23 @@ static neb_status compare(const struct neb_work_outlines *o)
 {
     enum { ROOM = 4 * 4, ROOM_END = 7 * 4 };
     const struct neb_buf *a = &o->came, *b = &o->made;
-    const bool same = a->len == b->len && a->len >= ROOM_END && !memcmp(a->data, b->data, ROOM) &&
+    struct neb_reader r = {a->data, a->len, false};
+    struct neb_outline_head head;
+    NEB_TRY(neb__outline_head_read(&r, o->own.kind, &o->most, &head));
+    const bool same = a->len == b->len && !memcmp(a->data, b->data, ROOM) &&
                       !memcmp(a->data + ROOM_END, b->data + ROOM_END, a->len - ROOM_END);
     return same ? NEB_OK : other_batches();
 }
 
-/* `made` is what this site knows. all: every rank of the site is here. */
+/* `made` is what this site knows. What came goes on as it is. all: every rank of the site is here. */
 static neb_status exchange(struct neb_work *w, bool all)
 {
     struct neb_work_outlines *o = w->outlines;
     struct neb_site_stage *s = w->stages->site;
     NEB_TRY(neb__site_stage_take_outline(s, all, &o->came));
     if (ways(w)->outlines_in) NEB_TRY(compare(o));
-    return neb__site_stage_give_outline(s, all, o->made.data, o->made.len);
+    const struct neb_buf *on = ways(w)->outlines_in ? &o->came : &o->made;
+    return neb__site_stage_give_outline(s, all, on->data, on->len);
 }
 
 static neb_status begin(struct neb_work_outlines *o, const struct neb_outline_head *what)
@@ -162,20 +167,37 @@ static neb_status check_vocabulary(const struct neb_work *w, const struct neb_ou
         h->vocab, own, w->data->tok ? "that of the tokenizer here" : "tokenizer.vocab");
 }
 
-/* The first outline says how large the batches can be. */
+static bool is_larger(const struct neb_outline_room *a, const struct neb_outline_room *b)
+{
+    return a->rows[0] > b->rows[0] || a->rows[1] > b->rows[1] || a->seqs > b->seqs;
+}
+
+static int32_t larger(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The first outline says how large the batches can be. A site before this one may say later that they can be larger, if it starts
+ * again with more held-out text. */
 static neb_status make_room(struct neb_work *w)
 {
     struct neb_work_outlines *o = w->outlines;
     const struct neb_outline_room *r = &o->head.room;
-    const struct neb_model_input_limits limits = {.rows = {r->rows[0], r->rows[1]}, .seqs = r->seqs};
-    if (o->batch) return NEB_OK;
+    if (o->batch && !is_larger(r, &o->room)) return NEB_OK;
+    free_batches(o);
+    o->room =
+        (struct neb_outline_room){{larger(r->rows[0], o->room.rows[0]), larger(r->rows[1], o->room.rows[1])},
+                                  larger(r->seqs, o->room.seqs),
+                                  r->max_len};
+    const struct neb_model_input_limits limits = {.rows = {o->room.rows[0], o->room.rows[1]},
+                                                  .seqs = o->room.seqs};
     NEB_TRY(neb__work_resize_site(w, &limits));
     o->n = w->job->train.micro;
     o->batch = NEB_NEW_ARRAY(struct neb_batch *, (size_t)o->n);
     neb_status status =
         o->batch ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " batches", o->n);
     for (int64_t i = 0; status == NEB_OK && i < o->n; i++)
-        status = neb__outline_batch_create(&o->head, &o->batch[i]);
+        status = neb__outline_batch_create(o->own.kind, &o->room, &o->batch[i]);
     if (status != NEB_OK) free_batches(o);
     return status;
 }

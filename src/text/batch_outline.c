@@ -175,9 +175,10 @@ neb_status neb__outline_head_read(struct neb_reader *r, enum neb_batch_kind kind
 
 /* ---- reading a batch -------------------------------------------------------------------------------------- */
 
-neb_status neb__outline_batch_create(const struct neb_outline_head *h, struct neb_batch **out)
+neb_status neb__outline_batch_create(enum neb_batch_kind kind, const struct neb_outline_room *room,
+                                     struct neb_batch **out)
 {
-    NEB_TRY(neb__batch_create(h->kind, h->room.rows, h->room.seqs, 1, out));
+    NEB_TRY(neb__batch_create(kind, room->rows, room->seqs, 1, out));
     (*out)->bare = true;
     return NEB_OK;
 }

@@ -47,9 +47,11 @@ struct neb_outline_room neb__outline_most(enum neb_batch_kind kind, int64_t toke
 neb_status neb__outline_head_read(struct neb_reader *r, enum neb_batch_kind kind,
                                   const struct neb_outline_room *most, struct neb_outline_head *out);
 
-/* A bare batch with room for the largest batch of a head. Owes neb__batch_free(). */
-neb_status neb__outline_batch_create(const struct neb_outline_head *h, struct neb_batch **out);
-/* Fills it with the next batch. NEB_ERR_CORRUPT: the message says what is wrong; b is then to be filled again */
+/* A bare batch with this room. Owes neb__batch_free(). */
+neb_status neb__outline_batch_create(enum neb_batch_kind kind, const struct neb_outline_room *room,
+                                     struct neb_batch **out);
+/* Fills it with the next batch; it has at least the room of the head. NEB_ERR_CORRUPT: the message says what is wrong; b is then to
+ * be filled again */
 neb_status neb__outline_batch_read(struct neb_reader *r, const struct neb_outline_head *h,
                                    struct neb_batch *b);
 /* Nothing is left. NEB_ERR_CORRUPT */

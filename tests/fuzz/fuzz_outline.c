@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct neb_outline_head h;
     struct neb_batch *b = NULL;
     neb_status status = neb__outline_head_read(&r, kind, &most, &h);
-    if (status == NEB_OK) status = neb__outline_batch_create(&h, &b);
+    if (status == NEB_OK) status = neb__outline_batch_create(kind, &h.room, &b);
     for (int32_t i = 0; status == NEB_OK && i < h.batches; i++) {
         status = neb__outline_batch_read(&r, &h, b);
         if (status == NEB_OK && neb__batch_check(b, 1) != NEB_OK) abort();
