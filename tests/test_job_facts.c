@@ -37,7 +37,8 @@ static void a_site_without_text_is_not_asked_for_it(void **state)
 {
     (void)state;
     char why[256];
-    static const char with[] = "data[0].use=train\ndata[1].lang=de\nseed=1\n(the tokenizer)=aa\n";
+    static const char with[] =
+        "data[0].use=train\ndata[1].lang=de\nseed=1\ntrain.temperature=2\n(the tokenizer)=aa\n";
     assert_false(differ(with, "seed=1\n" NEB_FACT_TEXTLESS "\n", why, sizeof why));
     assert_false(differ("seed=1\n" NEB_FACT_TEXTLESS "\n", with, why, sizeof why));
     assert_false(differ(with, "data[0].use=valid\nseed=1\n" NEB_FACT_TEXTLESS "\n(the tokenizer)=aa\n", why,

@@ -86,7 +86,7 @@ static bool is_textless(const char *text, size_t n)
 static bool about_text(const struct line *l, bool there)
 {
     if (begins(l, "data[") || begins(l, "(the text)")) return true;
-    return !there && begins(l, "(the tokenizer)");
+    return !there && (begins(l, "(the tokenizer)") || begins(l, "train.temperature")); /* data.temperature */
 }
 
 static bool same_value(const struct line *a, const struct line *b)
