@@ -215,6 +215,28 @@ static int one_hangs(struct neb_group *g)
     return names_rank_1(g);
 }
 
+static _Atomic int *hearer; /* its process, in memory that all ranks share */
+
+/* The first rank is busy, so the others wait for it without a limit. One of them is stopped meanwhile. */
+static int one_is_stopped_while_it_hears(struct neb_group *g)
+{
+    const int r = neb__group_rank(g);
+    char x = 0;
+    if (neb__group_barrier(g) != NEB_OK) return 1;
+    if (r) neb__group_unhurried(g, true);
+    if (r == 1) *hearer = getpid();
+    if (!r) {
+        neb__group_busy(g, true);
+        while (!*hearer) usleep(1000);
+        usleep(100000);
+        kill(*hearer, SIGSTOP);
+        neb__group_busy(g, false);
+    }
+    if (neb__group_broadcast(g, &x, 1, 0) != NEB_OK) return 2; /* it had come to hear it */
+    if (r) neb__group_unhurried(g, false);
+    return names_rank_1(g);
+}
+
 /* Slow, but not stuck: it shows its beat. */
 static int one_is_slow(struct neb_group *g)
 {
@@ -233,6 +255,9 @@ static void test_failures(void **state)
     assert_int_equal(at_all_ranks(30, one_dies), 1u << 1);
     assert_int_equal(run_ranks(1, 1, one_hangs), 1u << 1);
     assert_int_equal(at_all_ranks(4, one_is_slow), 0);
+    hearer = forked_memory(sizeof *hearer);
+    assert_int_equal(run_ranks(1, 1, one_is_stopped_while_it_hears), 1u << 1);
+    forked_free(hearer, sizeof *hearer);
     check_log_restore();
 }
 

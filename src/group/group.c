@@ -211,6 +211,11 @@ void neb__group_busy(struct neb_group *g, bool busy)
     }
 }
 
+void neb__group_unhurried(struct neb_group *g, bool on)
+{
+    for (; g; g = g->parent) g->unhurried += on ? 1 : -1;
+}
+
 void neb__group_give_up(struct neb_group *g)
 {
     for (; g && g->size > 1; g = g->parent) {

@@ -56,6 +56,10 @@ void neb__group_beat(struct neb_group *g);
  * cannot see that: there it is this rank that waits without a limit, so all of them must call it. */
 void neb__group_busy(struct neb_group *g, bool busy);
 
+/* This rank is about to wait, or has waited, for one that may be busy: on several machines it does so without a limit. The others go
+ * on looking at its beat, so it is found if it is stopped while it waits. */
+void neb__group_unhurried(struct neb_group *g, bool on);
+
 /* ---- operations: g may be NULL, a group of one ----------------------------------------------------------- */
 
 /* Every rank gets the sum, or the largest, of all ranks' values. */

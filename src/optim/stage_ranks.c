@@ -45,9 +45,10 @@ static neb_status hear(struct neb_site_stage *s, struct neb_group *g, void *byte
 {
     if (neb__group_size(g) == 1) return NEB_OK;
     const bool waits = neb__group_rank(g) > 0;
-    if (waits) neb__stage_patience(s, true);
+    struct neb_group *world = neb__layout_world(s->c.layout);
+    if (waits) neb__group_unhurried(world, true);
     neb_status status = neb__group_broadcast(g, bytes, n, 0);
-    if (waits) neb__stage_patience(s, false);
+    if (waits) neb__group_unhurried(world, false);
     return status;
 }
 
