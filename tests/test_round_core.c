@@ -125,6 +125,28 @@ static void who_has_no_cell_is_not_asked_before_others(void **state)
     }
 }
 
+/* Sites 1 and 3 never answer, and site 2 has no cell at first. When the others have had their time, it is asked again before them. */
+static void who_does_not_answer_has_its_turn_behind_the_others(void **state)
+{
+    (void)state;
+    static const uint16_t turns[] = {1, 2, 3, 2};
+    struct solo s;
+    struct neb_hash name;
+    solo_create(&s, 0, (struct neb_members){1, 15, 1, 15, NEB_NO_SITE});
+    for (uint16_t i = 1; i < 4; i++) solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = i});
+    solo_run(&s, 10000);
+    neb__round_cell_name(0, &name);
+    struct neb_core_cell *cell = &s.r->cell[0];
+    cell->fetching = true;
+    for (int asked = 1; asked <= 4; asked++) {
+        for (int i = 0; i < 1000 && s.cells_asked < asked; i++) solo_run(&s, 100);
+        assert_int_equal(s.cells_asked, asked);
+        assert_int_equal(cell->fetch_from, turns[asked - 1]);
+        if (asked == 2) solo_event(&s, (struct neb_event){.type = NEB_EV_NO_UPDATE, .site = 2, .hash = name});
+    }
+    solo_stop(&s);
+}
+
 /* Who has left says so. It may still be linked, but whoever lacks a cell asks those that stay, also one that had none at first. */
 static void who_has_said_goodbye_is_asked_last(void **state)
 {
@@ -637,6 +659,7 @@ int main(void)
         cmocka_unit_test(updates_are_not_fetched_twice),
         cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(who_has_no_cell_is_not_asked_before_others),
+        cmocka_unit_test(who_does_not_answer_has_its_turn_behind_the_others),
         cmocka_unit_test(who_has_said_goodbye_is_asked_last),
         cmocka_unit_test(who_leaves_the_end_says_goodbye),
         cmocka_unit_test(a_trusted_root_is_for_those_who_cannot_sign_it),
