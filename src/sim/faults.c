@@ -538,8 +538,8 @@ void neb__faults_strike(struct neb_sim_world *w)
         if (w->opt.lasting_cuts) neb__cuts_watch(w);
         bool rounds = w->rounds > w->rounds_healed + 2 && neb__oracle_gets_on(w);
         bool flowing = w->end_seen ? w->final_seen : rounds && !neb__oracle_shut_out(w);
-        if (flowing && all_well(w, 1) && all_ended(w))
-            w->end = w->now; /* all promises are kept: no need to watch longer */
+        /* All promises are kept: no need to watch longer. A write that failed just before the healing is told behind it. */
+        if (flowing && w->now > w->healed_at && all_well(w, 1) && all_ended(w)) w->end = w->now;
         neb__sim_later(w, 700, EV_FAULT, -1);
         return;
     }

@@ -185,7 +185,8 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
         if (w->liars && a->length) neb__oracle_contradicted(w, n, a->bytes, a->length);
         if (w->liars && !neb__sim_lies(w, n->id) && !w->forked && !strstr(a->text, "writing the ledger"))
             neb__oracle_violated(w, "honest site %d halts without a proof: %s", n->id, a->text);
-        if (strstr(a->text, "state root") && !w->forked) /* two histories have two states */
+        /* two histories have two states, and a liar may have deceived itself */
+        if (strstr(a->text, "state root") && !w->forked && !neb__sim_lies(w, n->id))
             neb__oracle_violated(w, "I4: site %d halts: %s", n->id, a->text);
         n->halted = true;
         break;
