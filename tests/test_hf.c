@@ -812,21 +812,24 @@ static void wrong_folders_are_answered(void **state)
     check_log_restore();
 }
 
-/* The recorded T5 with the copies of its token table that older files have; `other` differs from the table in one bit. */
-static void write_copies(const char *const *names, int n, const char *other)
+/* The recorded T5 with the copies of its token table that older files have; `other` differs from the table in one bit. alone: the
+ * table itself is not there, only its copies. */
+static void write_copies(const char *const *names, int n, const char *other, bool alone)
 {
     struct neb_st *st;
     char path[700];
     snprintf(path, sizeof path, "%s/model.safetensors", recorded("t5"));
     assert_ok(neb__st_open(path, &st));
-    const int count = neb__st_count(st);
-    struct neb_st_tensor *list = calloc((size_t)(count + n), sizeof *list);
+    const int all = neb__st_count(st);
+    struct neb_st_tensor *list = calloc((size_t)(all + n), sizeof *list);
     const struct neb_st_tensor *shared = neb__st_find(st, "shared.weight");
+    int count = 0;
     uint8_t *changed = malloc(shared->size);
     assert_true(list && changed);
     memcpy(changed, shared->data, shared->size);
     changed[shared->size / 2] ^= 1;
-    for (int i = 0; i < count; i++) list[i] = *neb__st_at(st, i);
+    for (int i = 0; i < all; i++)
+        if (!alone || neb__st_at(st, i) != shared) list[count++] = *neb__st_at(st, i);
     for (int i = 0; i < n; i++) {
         list[count + i] = *shared;
         list[count + i].name = names[i];
@@ -854,18 +857,20 @@ static void t5_is_tied_where_its_tensors_are_equal(void **state)
         {"\"model_type\": \"t5\", \"tie_word_embeddings\": true, \"scale_decoder_outputs\": false, ", false},
         {"\"model_type\": \"mt5\", ", false}};
     struct neb_model_yaml f;
-    for (int i = 0; i < 2; i++) {
-        copy_recorded("t5", "config.json", "copies");
-        write_copies(names, 3, i ? names[0] : NULL);
-        assert_ok(neb__hf_import(in("copies"), in("tied")));
-        assert_ok(neb__model_yaml_read(in("tied"), &f));
-        assert_true(f.model.tied == !i && f.model.head_scale);
-        neb__model_yaml_free(&f);
-    }
     check_log_quiet();
-    write_copies(names, 3, names[1]);
-    assert_status(neb__hf_import(in("copies"), in("never")), NEB_ERR_UNSUPPORTED);
-    assert_non_null(strstr(neb_last_error(), "encoder.embed_tokens.weight"));
+    for (int alone = 0; alone < 2; alone++) {
+        for (int i = 0; i < 2; i++) {
+            copy_recorded("t5", "config.json", "copies");
+            write_copies(names, 3, i ? names[0] : NULL, alone);
+            assert_ok(neb__hf_import(in("copies"), in("tied")));
+            assert_ok(neb__model_yaml_read(in("tied"), &f));
+            assert_true(f.model.tied == !i && f.model.head_scale);
+            neb__model_yaml_free(&f);
+        }
+        write_copies(names, 3, names[1], alone);
+        assert_status(neb__hf_import(in("copies"), in("never")), NEB_ERR_UNSUPPORTED);
+        assert_non_null(strstr(neb_last_error(), "coder.embed_tokens.weight"));
+    }
     check_log_restore();
     for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
         struct neb_model_config m;

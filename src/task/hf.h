@@ -129,8 +129,8 @@ void neb__hf_files_close(struct neb_hf_files *f); /* NULL is fine */
 /* The tensors that make up a parameter of ours; false: one is missing, and source names them. */
 bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, const char *ours,
                           struct neb_hf_source *source, const struct neb_st_tensor *t[3]);
-/* Two tensors with the same bytes, or one of them is missing. */
-bool neb__hf_files_equal(const struct neb_hf_files *f, const char *one, const char *other);
+/* Whether this tensor has the bytes of an encoder-decoder's token table, under whatever name that is there, or is missing. */
+bool neb__hf_files_is_table(const struct neb_hf_files *f, const char *name);
 /* The tensor was read and is not needed any more. */
 void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t);
 /* A part of tensor t was read: its pages need not stay in memory. */

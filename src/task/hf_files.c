@@ -167,10 +167,10 @@ bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, c
     return false;
 }
 
-bool neb__hf_files_equal(const struct neb_hf_files *f, const char *one, const char *other)
+bool neb__hf_files_is_table(const struct neb_hf_files *f, const char *name)
 {
-    const struct neb_st_tensor *a = find(f, one), *b = find(f, other);
-    if (!a || !b) return true;
+    const struct neb_st_tensor *a = find_shared(f, "shared.weight"), *b = find(f, name);
+    if (!a || !b || a == b) return true;
     const bool same = a->type == b->type && a->size == b->size && !memcmp(a->data, b->data, (size_t)a->size);
     neb__hf_files_forget(f, a, a);
     neb__hf_files_forget(f, b, b);

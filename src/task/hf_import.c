@@ -47,15 +47,15 @@ static bool has(const struct import *m, const char *ours)
  * different values. The same goes for the tables of the stacks, which have no place here if they are others. */
 static neb_status settle_t5(struct import *m)
 {
-    static const char table[] = "shared.weight", head[] = "lm_head.weight",
-                      *const copies[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+    static const char *const copies[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
     for (int i = 0; i < 2; i++)
-        if (!neb__hf_files_equal(m->files, table, copies[i]))
+        if (!neb__hf_files_is_table(m->files, copies[i]))
             return neb__fail(
                 NEB_ERR_UNSUPPORTED,
-                "%s: '%s' differs from '%s'; stacks with token tables of their own are not supported",
-                m->from, copies[i], table);
-    m->config.tied = m->folder.model.tied = neb__hf_files_equal(m->files, table, head);
+                "%s: '%s' differs from the token table; stacks with token tables of their own are "
+                "not supported",
+                m->from, copies[i]);
+    m->config.tied = m->folder.model.tied = neb__hf_files_is_table(m->files, "lm_head.weight");
     return NEB_OK;
 }
 
