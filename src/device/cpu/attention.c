@@ -85,16 +85,24 @@ static void spread_bias(const struct neb_attn_bias *x, int64_t heads, int64_t re
     }
 }
 
-/* The sums of all sequences and distances of a bucket, always in the same order. */
+/* Those up to the last one with rows: a batch has room for many, and ends with empty ones. */
+static int64_t filled(const struct neb_attn *a)
+{
+    int64_t n = a->sequences;
+    while (n && a->starts_q[n] == a->starts_q[n - 1]) n--;
+    return n;
+}
+
+/* The sums of `sequences` and all distances of a bucket, always in the same order. */
 static void gather_bias(const struct neb_attn_bias *x, const struct neb_attn *a, int64_t reach,
-                        const float *sums)
+                        int64_t sequences, const float *sums)
 {
     const int64_t wide = 2 * reach + 1, rows = (x->both_ways ? 2 : 1) * x->buckets;
     if (!x->acc_dtable) memset(x->dtable, 0, (size_t)(rows * a->heads) * sizeof(float));
     for (int64_t h = 0; h < a->heads; h++)
         for (int64_t d = -reach; d <= reach; d++) {
             float sum = 0;
-            for (int64_t s = 0; s < a->sequences; s++) sum += sums[(s * a->heads + h) * wide + reach + d];
+            for (int64_t s = 0; s < sequences; s++) sum += sums[(s * a->heads + h) * wide + reach + d];
             x->dtable[bucket_of(x, d) * a->heads + h] += sum;
         }
 }
@@ -114,12 +122,13 @@ static neb_status run(struct neb_cpu *c, const struct attn_call *x)
     const struct neb_attn *a = x->a;
     struct neb_attn_aux aux = {.per_worker = c->k->attn_scratch(a, x->backward)};
     const int64_t workers = aux.per_worker * neb__pool_threads(c->pool);
+    const int64_t sequences = filled(a);
     int64_t row = 0, sums = 0;
     void *p;
     if (x->bias) {
         aux.reach = reach_of(x->bias, a);
         row = a->heads * (2 * aux.reach + 1);
-        sums = x->backward && x->bias->dtable ? a->sequences * row : 0;
+        sums = x->backward && x->bias->dtable ? sequences * row : 0;
     }
     NEB_TRY(neb__cpu_work(c, NEB_WORK_OP, (size_t)(workers + row + sums) * sizeof(float), &p));
     aux.scratch = p;
@@ -133,7 +142,7 @@ static neb_status run(struct neb_cpu *c, const struct attn_call *x)
         memset(aux.dbias, 0, (size_t)sums * sizeof(float));
     }
     neb__cpu_range(c, x->fn, x->args, a->sequences * a->kv_heads, 1, &aux);
-    if (sums) gather_bias(x->bias, a, aux.reach, aux.dbias);
+    if (x->bias && x->backward && x->bias->dtable) gather_bias(x->bias, a, aux.reach, sequences, aux.dbias);
     return NEB_OK;
 }
 
