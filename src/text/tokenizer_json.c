@@ -30,6 +30,7 @@ struct neb_tj {
     int n_added, n_raw;
     int32_t special[NEB_TOK_SPECIALS];
     bool adds_start; /* a text begins with the start token */
+    bool sentinels;  /* <extra_id_N> belong to the text */
 };
 
 static neb_status corrupt(const char *what)
@@ -115,7 +116,8 @@ static neb_status read_pieces(struct neb_tj *t, const json_t *j)
 
 /* ---- added tokens ---------------------------------------------------------------------------------------- */
 
-/* <extra_id_0> and so on: they stand for a missing stretch of a text, in the text itself. */
+/* <extra_id_0> and so on: they stand for a missing stretch of a text, in the text itself. So it is with T5's tokenizers (Unigram);
+ * others have tokens of that name as marks that no text may hold. */
 static bool is_sentinel(const char *text)
 {
     static const char begin[] = "<extra_id_";
@@ -125,10 +127,10 @@ static bool is_sentinel(const char *text)
     return digits && !strcmp(text + at + digits, ">");
 }
 
-static bool is_special(const json_t *a)
+static bool is_special(const struct neb_tj *t, const json_t *a)
 {
     const char *text = json_string_value(json_object_get(a, "content"));
-    return json_is_true(json_object_get(a, "special")) && text && !is_sentinel(text);
+    return json_is_true(json_object_get(a, "special")) && text && !(t->sentinels && is_sentinel(text));
 }
 
 static neb_status keep_added(struct neb_tj *t, const json_t *a)
@@ -139,7 +141,7 @@ static neb_status keep_added(struct neb_tj *t, const json_t *a)
     neb__buf_init(&made, 1 << 20);
     *n = (struct added){.id = (int32_t)json_integer_value(json_object_get(a, "id")),
                         .order = t->n_added,
-                        .special = is_special(a),
+                        .special = is_special(t, a),
                         .left = json_is_true(json_object_get(a, "lstrip")),
                         .right = json_is_true(json_object_get(a, "rstrip")),
                         .word = json_is_true(json_object_get(a, "single_word"))};
@@ -169,7 +171,7 @@ static neb_status read_added(struct neb_tj *t, const json_t *list)
     if (!t->added) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
     for (size_t i = 0; i < n; i++) {
         const json_t *a = json_array_get(list, i);
-        if (is_special(a)) t->control[json_integer_value(json_object_get(a, "id"))] = 1;
+        if (is_special(t, a)) t->control[json_integer_value(json_object_get(a, "id"))] = 1;
         NEB_TRY(keep_added(t, a));
     }
     qsort(t->added, (size_t)t->n_added, sizeof *t->added, by_bytes);
@@ -237,6 +239,8 @@ static neb_status read_all(struct neb_tj *t, const json_t *j, const json_t *conf
     NEB_TRY(neb__tj_steps_read(NEB_TJ_NORMALIZER, json_object_get(j, "normalizer"), &t->normalizer));
     NEB_TRY(neb__tj_steps_read(NEB_TJ_PRE_TOKENIZER, json_object_get(j, "pre_tokenizer"), &t->splitter));
     NEB_TRY(neb__tj_steps_read(NEB_TJ_DECODER, json_object_get(j, "decoder"), &t->decoder));
+    const char *type = json_string_value(json_object_get(model, "type"));
+    t->sentinels = type && !strcmp(type, "Unigram");
     NEB_TRY(read_added(t, json_object_get(j, "added_tokens")));
     t->model.pieces = &t->pieces;
     t->model.control = t->control;
