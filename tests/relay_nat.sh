@@ -84,8 +84,11 @@ echo "training after $(($(date +%s) - start)) s"
 set -- $pids
 shift 2 # the relay host and the pairing
 for pid in "$@"; do wait "$pid" || fail "a site failed"; done
-"$nebula" relay --folder "$dir/relay" --show > "$dir/shown"
-grep -q '^runs 1$' "$dir/shown" || fail "the relay host does not serve the run"
+shown=$(date +%s) # the host writes what it serves every few seconds
+until "$nebula" relay --folder "$dir/relay" --show > "$dir/shown" && grep -q '^runs 1$' "$dir/shown"; do
+    [ $(($(date +%s) - shown)) -lt 120 ] || fail "the relay host does not serve the run"
+    sleep 0.2
+done
 for s in a b; do "$nebula" site replay $s 2> /dev/null | head -1 | sed 's/.*state root \([0-9a-f]*\).*/\1/' > "$dir/root-$s"; done
 [ -s "$dir/root-a" ] && cmp -s "$dir/root-a" "$dir/root-b" || fail "the sites end with different parameters"
 echo "relay_nat: ok after $(($(date +%s) - start)) s, $(sed -n 's/^bytes //p' "$dir/shown") bytes passed on"
