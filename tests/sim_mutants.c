@@ -42,10 +42,11 @@ static int known_seed(const char *mutant)
     static const struct {
         const char *name;
         int seed;
-    } known[] = {{"judge_briefly", 2792},        {"cells_in_vain", 7065297},    {"forget_early", 7023491},
-                 {"ask_before_looking", 101293}, {"final_over_open", 11060341}, {"keep_open", 30046633},
-                 {"believe_anybody", 9022085},   {"ask_below", 30010373},       {"go_in_silence", 7012013},
-                 {"demand_proof", 71095102},     {"ask_leader_only", 75001893}, {"close_orders", 111000962}};
+    } known[] = {{"judge_briefly", 2792},          {"cells_in_vain", 7065297},    {"forget_early", 7023491},
+                 {"ask_before_looking", 101293},   {"final_over_open", 11060341}, {"keep_open", 30046633},
+                 {"believe_anybody", 9022085},     {"ask_below", 30010373},       {"go_in_silence", 7012013},
+                 {"demand_proof", 71095102},       {"ask_leader_only", 75001893}, {"close_orders", 111000962},
+                 {"go_with_the_leader", 173023493}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, mutant)) return known[i].seed;
     return 0;

@@ -64,7 +64,8 @@
     X(convict_nobody, "statements that contradict each other convict nobody")                \
     X(forget_early, "a candidate gives up its log before it can lead")                       \
     X(believe_anybody, "a first start waits because one member says that the disk was lost") \
-    X(go_in_silence, "a site leaves the end of the run on the leader's word alone")
+    X(go_in_silence, "a site leaves the end of the run on the leader's word alone")          \
+    X(go_with_the_leader, "who has everything at the end of the run goes when the leader is gone")
 
 /* Those of secure sums. */
 #define NEB_SECURE_MUTANT_LIST(X)                                                                         \

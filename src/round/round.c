@@ -377,15 +377,26 @@ static void pausing(struct neb_round *r)
     neb__core_act(r, pause ? NEB_ACT_PAUSE : NEB_ACT_RESUME);
 }
 
+/* No other member is in reach that has not said goodbye. */
+static bool alone(const struct neb_round *r)
+{
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (s != r->self && (r->roster.members & neb__bit(s)) && r->peer[s].up && !r->peer[s].gone)
+            return false;
+    return true;
+}
+
 /* Whether nobody needs this site's data any more. The leader makes sure that everybody in reach has
- * everything. The others must stay until the leader itself has everything, and may go when it has gone. */
+ * everything. The others must stay until the leader itself has everything. If it dies before, another one has to be elected and to
+ * make sure of it, unless nobody else is there. */
 static bool dispensable(const struct neb_round *r)
 {
     if (NEB_MUTANT(end_at_once)) return true;
     if (neb__core_leads(r)) return neb__lead_acknowledged(r);
     if (r->leader == NEB_NO_SITE) return false;
     bool waits = r->between && !r->all_have && !NEB_MUTANT(middle_goes);
-    return (r->leader_has_all && !waits) || !r->peer[r->leader].up;
+    return (r->leader_has_all && !waits) ||
+           (!r->peer[r->leader].up && (alone(r) || NEB_MUTANT(go_with_the_leader)));
 }
 
 /* A thin line may take as long to bring the last updates as the end was allowed to take. */
