@@ -29,6 +29,7 @@
     X(promote_observers, "an observer that has caught up gets a vote")                                 \
     X(repeat_orders, "an order holds whatever was ordered after it was signed")                        \
     X(force_any_head, "a forced eviction may name another history than the site's own")                \
+    X(views_over_force, "an old roster's log of a high view beats one with a forced roster")           \
     X(end_at_once, "the leader leaves before the others have the end")                                 \
     X(trust_updates, "an update is taken for whose it says it is")                                     \
     X(ignore_bound, "the norm bound is not enforced")                                                  \

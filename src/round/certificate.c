@@ -152,6 +152,24 @@ bool neb__said_same_place(const struct neb_said *a, const struct neb_said *b)
            neb__hash_equal(&a->hash, &b->hash);
 }
 
+void neb__vote_set_forced(struct neb_said *vote, uint32_t epoch)
+{
+    memset(&vote->more, 0, sizeof vote->more);
+    neb__put32(vote->more.b, epoch);
+}
+
+uint32_t neb__vote_forced(const struct neb_said *vote)
+{
+    return neb__get32(vote->more.b);
+}
+
+bool neb__vote_better(const struct neb_said *a, const struct neb_said *b)
+{
+    uint32_t fa = neb__vote_forced(a), fb = neb__vote_forced(b);
+    if (fa != fb && !NEB_MUTANT(views_over_force)) return fa > fb;
+    return a->normal > b->normal || (a->normal == b->normal && a->index > b->index);
+}
+
 bool neb__said_void(const struct neb_said *all, int n)
 {
     for (int i = 0; i < n; i++)

@@ -29,7 +29,8 @@ struct neb_said {
     uint8_t kind, site;
     uint32_t epoch, life; /* life: the incarnation that says it */
     uint64_t view, normal, index;
-    struct neb_hash hash, more; /* more: VOTES (byzantine) of the prepare certificate, STARTS of the votes */
+    struct neb_hash hash,
+        more; /* more: STARTS: of the votes; VOTES: not zero before a forced roster (below) */
     struct neb_lapse_table lapses;
     uint8_t signature[NEB_SEAL_SIZE];
 };
@@ -42,6 +43,13 @@ bool neb__said_same_place(const struct neb_said *a,
 neb_status neb__said_put(const struct neb_said *s, struct neb_buf *out);
 bool neb__said_get(struct neb_reader *in,
                    struct neb_said *out); /* false: not a statement in canonical form */
+
+/* The epoch of the last roster that an operator forced in the log (byzantine: for what was prepared) that a vote is for; 0: none.
+ * Views of different rosters say nothing about each other, so it comes before the view. */
+void neb__vote_set_forced(struct neb_said *vote, uint32_t epoch);
+uint32_t neb__vote_forced(const struct neb_said *vote);
+/* Whether the log of vote `a` is to be preferred to that of `b`. */
+bool neb__vote_better(const struct neb_said *a, const struct neb_said *b);
 
 /* Whether a statement in the list is void: another one of it shows a newer lapse of its author. */
 bool neb__said_void(const struct neb_said *all, int n);

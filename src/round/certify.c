@@ -316,15 +316,17 @@ bool neb__roster_of(const struct neb_round *r, uint32_t epoch, struct neb_member
     return r->cfg.roster.epoch == epoch;
 }
 
-/* Whether the view may begin with a shorter log than the best of its votes. Until an operator's roster is committed its leaders
- * cut records whose updates are gone. Who learns of it later, when that roster is in the log, must not take them for liars. */
-bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start)
+/* Whether the view may begin with a shorter log than the best of its votes, which has a roster forced in epoch `forced`. Until an
+ * operator's roster is in the log its leaders cut records whose updates are gone. Who learns of it later must not take them for liars.
+ * Under `byzantine` a prepared record does not tell what the log was: there the views up to that of the roster's record count. */
+bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start, uint32_t forced)
 {
-    if (r->forced) return true;
-    for (uint64_t i = r->head; i > 0; i--) {
+    const bool majority = !neb__core_byzantine(r), lacks = forced < start->epoch;
+    if (r->forced) return !majority || lacks;
+    for (uint64_t i = r->forced_index; i > 0; i--) {
         const struct neb_record *rec = r->log[i - 1].record;
-        if (rec->type == NEB_RECORD_FORCED && rec->roster.epoch == start->epoch)
-            return i > r->commit || start->view <= rec->view;
+        if (rec->type != NEB_RECORD_FORCED || rec->roster.epoch != start->epoch) continue;
+        return majority ? lacks : i > r->commit || start->view <= rec->view;
     }
     return false;
 }
@@ -366,7 +368,8 @@ static bool roster_behind(const struct neb_round *r, const struct neb_certificat
         return true;
     }
     *out = r->roster;
-    if (c->epoch == out->epoch) return true;
+    if (c->epoch == out->epoch)
+        return !neb__log_before_force(r, c->index); /* a forced roster commits nothing without its record */
     *out = neb__log_roster(r);
     return c->epoch == out->epoch;
 }

@@ -289,6 +289,7 @@ struct neb_round {
         uint64_t view, normal, head;
         struct neb_hash hash;
         uint16_t site;
+        uint32_t forced; /* of the vote */
     } best;
 
     /* electing */
@@ -348,8 +349,10 @@ struct neb_round {
     uint64_t root_at;                /* cur_root is the root of this record; 0: none yet */
     bool forced, leaving, done;      /* forced: an operator's roster is in effect and not in the log yet */
     struct neb_order force, awaited; /* force: that order; awaited: one whose record is not here yet */
-    int64_t leave_at, hurry;         /* hurry: until then elections are tried at short intervals */
-    uint32_t budget_now;             /* as the leader says */
+    uint32_t forced_epoch;   /* of the newest roster that an operator forced, as accepted here; 0: none */
+    uint64_t forced_index;   /* the last forced roster in the log; 0: none */
+    int64_t leave_at, hurry; /* hurry: until then elections are tried at short intervals */
+    uint32_t budget_now;     /* as the leader says */
     struct neb_hash cur_root;
 
     /* of the frame in hand */
@@ -394,6 +397,12 @@ bool neb__log_names_as_signed(const struct neb_round *r, const struct neb_record
 void neb__log_commit_to(struct neb_round *r, uint64_t index);
 struct neb_members neb__log_roster(const struct neb_round *r);              /* by the committed records */
 bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
+/* The epoch of the last forced roster in the log up to `head`; 0: none. */
+uint32_t neb__log_forced(const struct neb_round *r, uint64_t head);
+/* Whether the log up to `head` lacks the newest forced roster. */
+bool neb__log_before_force(const struct neb_round *r, uint64_t head);
+/* The last forced roster up to `epoch`, as far as this site knows; 0: none. */
+uint32_t neb__order_forced_until(const struct neb_round *r, uint32_t epoch);
 
 /* log_disk.c */
 void neb__log_write(struct neb_round *r);
@@ -483,7 +492,7 @@ void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c);
 /* If its record is not in the log any more: */
 void neb__prepared_forget(struct neb_round *r);
 void neb__prepared_replace(struct neb_round *r, const struct neb_certificate *c);
-bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start);
+bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start, uint32_t forced);
 void neb__lapses_tell(const struct neb_round *r, unsigned to, struct neb_round_frame *f);
 bool neb__lapse_take(struct neb_round *r, unsigned site, uint32_t lapse,
                      const uint8_t signature[NEB_SEAL_SIZE]);
@@ -577,7 +586,7 @@ bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec)
 bool neb__order_superseded(const struct neb_round *r, const struct neb_record *rec);
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past);
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
-void neb__order_pass_on(struct neb_round *r, unsigned to);
+void neb__order_pass_on(struct neb_round *r, unsigned to, uint64_t commit);
 void neb__order_show(struct neb_round *r, unsigned to);
 void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from);
 void neb__order_log(struct neb_round *r, const struct neb_round_frame *f);

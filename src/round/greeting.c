@@ -111,7 +111,8 @@ static void greet_enough(struct neb_round *r)
         greet_phase(r, 2); /* a site that can get a new lapse need not trust its disk */
         return;
     }
-    bool better = r->best.normal > r->normal || (r->best.normal == r->normal && r->best.head > r->head);
+    const uint64_t own = neb__log_before_force(r, r->head) ? 0 : r->normal;
+    bool better = r->best.normal > own || (r->best.normal == own && r->best.head > r->head);
     if (!better || r->best.site == NEB_NO_SITE) {
         greet_done(r, r->greet_lapse);
         return;
@@ -139,7 +140,8 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_round_fra
     }
     struct neb_round_frame a = {.type = NEB_ROUND_FRAME_HELLO_OK, .nonce = f->nonce, .phase = f->phase};
     a.flags = (uint8_t)((r->damaged || r->forgot ? 0 : NEB_FLAG_INTACT) | (p->forgot ? NEB_FLAG_FORGOT : 0));
-    a.normal = mine.normal;
+    a.normal =
+        neb__log_before_force(r, mine.head) ? 0 : mine.normal; /* a view of the old roster says nothing */
     a.head = mine.head;
     a.hash = *neb__log_hash(r, mine.head);
     a.number = r->durable.lapse[from]; /* a number in memory only would be forgotten in a crash */
@@ -193,18 +195,21 @@ void neb__view_greet_answered(struct neb_round *r, unsigned from, const struct n
     neb__lapses_learn(r, from, f); /* a lost disk knew them: they are known again before this site counts */
     if (own && f->number > r->greet_known && f->phase == 1) r->greet_known = (uint32_t)f->number;
     if (!(f->flags & NEB_FLAG_INTACT) || r->now < r->peer[from].unbacked_until) return;
+    if (f->commit > r->commit) neb__log_ask(r, from, r->commit + 1, false);
+    if (f->epoch > r->roster.epoch)
+        return; /* first this site learns its roster: until then it cannot tell which log is better */
     r->greeted |= neb__bit(from);
     r->greet_any |= neb__bit(from);
     if (f->view > r->best.view) r->best.view = f->view;
-    bool better = r->best.site == NEB_NO_SITE || f->normal > r->best.normal ||
-                  (f->normal == r->best.normal && f->head > r->best.head);
+    const uint64_t normal = f->epoch < r->forced_epoch ? 0 : f->normal;
+    bool better = r->best.site == NEB_NO_SITE || normal > r->best.normal ||
+                  (normal == r->best.normal && f->head > r->best.head);
     if (better) {
-        r->best.normal = f->normal;
+        r->best.normal = normal;
         r->best.head = f->head;
         r->best.hash = f->hash;
         r->best.site = (uint16_t)from;
     }
-    if (f->commit > r->commit) neb__log_ask(r, from, r->commit + 1, false);
     if (r->greet_phase < 3 && greeted_enough(r)) greet_enough(r);
 }
 

@@ -14,9 +14,14 @@ static bool roster_of(const void *r, uint32_t epoch, struct neb_members *out)
     return neb__roster_of(r, epoch, out);
 }
 
-static bool may_cut(const void *r, const struct neb_said *start)
+static uint32_t forced(const void *r, uint64_t index)
 {
-    return neb__start_may_cut(r, start);
+    return neb__log_forced(r, index);
+}
+
+static bool may_cut(const void *r, const struct neb_said *start, uint32_t best_forced)
+{
+    return neb__start_may_cut(r, start, best_forced);
 }
 
 static struct neb_court court(const struct neb_round *r)
@@ -27,6 +32,7 @@ static struct neb_court court(const struct neb_round *r)
                               .head = r->head,
                               .hash = hash_of,
                               .roster = roster_of,
+                              .forced = forced,
                               .may_cut = may_cut,
                               .log = r};
 }
@@ -110,20 +116,22 @@ bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
 
 /* ---- reminding ----------------------------------------------------------------------------------------- */
 
-/* What a site says that greets: the lapse, the number of its life, and the promises on its disk. */
+/* What a site says that greets: the lapse, its roster, the number of its life, and the promises on its disk. */
 struct greeting {
-    uint32_t lapse;
+    uint32_t lapse, epoch;
     uint64_t life, view, normal, head;
 };
 
 /* A site whose disk went back in time is reminded by its own signature. Nobody else's word counts: one liar could keep a site
- * waiting for answers that nobody is there to give. */
+ * waiting for answers that nobody is there to give. Who knows a newer roster has the record that made it, and with it all that counts
+ * of what it acknowledged under the older one. */
 static bool shows_more(const struct neb_said *s, const struct greeting *g)
 {
     uint32_t lapse = neb__said_lapse(s, s->site);
     if (lapse != g->lapse) return lapse > g->lapse;
+    bool counts = neb__said_is_ack(s) && s->epoch >= g->epoch;
     return s->life >= g->life || s->view > g->view ||
-           (neb__said_is_ack(s) && (s->view > g->normal || (s->view == g->normal && s->index > g->head)));
+           (counts && (s->view > g->normal || (s->view == g->normal && s->index > g->head)));
 }
 
 static bool newer(const struct neb_said *a, const struct neb_said *b)
@@ -136,7 +144,8 @@ static bool newer(const struct neb_said *a, const struct neb_said *b)
 
 void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_frame *hello)
 {
-    const struct greeting g = {hello->lapse, hello->start, hello->view, hello->normal, hello->head};
+    const struct greeting g = {hello->lapse, hello->epoch,  hello->start,
+                               hello->view,  hello->normal, hello->head};
     struct neb_round_frame f = {.type = NEB_ROUND_FRAME_GUILT, .saids = 1};
     if (NEB_MUTANT(vote_after_rollback)) return;
     for (int i = 0; i < KEPT; i++) {
@@ -148,8 +157,8 @@ void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_
 
 void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own)
 {
-    const struct greeting g = {r->lapse[r->self], r->spoke ? UINT64_MAX : r->incarnation, r->boot_view,
-                               r->boot_normal, r->boot_head};
+    const struct greeting g = {r->lapse[r->self], r->roster.epoch, r->spoke ? UINT64_MAX : r->incarnation,
+                               r->boot_view,      r->boot_normal,  r->boot_head};
     if (r->state != NEB_ROUND_BOOT || own->site != r->self || r->proven || !shows_more(own, &g)) return;
     r->proven = neb__said_genuine(own, &r->cfg.genesis, &r->cfg.seal);
     r->forgot = r->forgot || r->proven;

@@ -26,12 +26,45 @@ static void keep_force(struct neb_round *r, const struct neb_record *rec)
     r->force = *rec->order;
 }
 
+static uint64_t last_forced(const struct neb_round *r, uint64_t head)
+{
+    uint64_t i = head < r->forced_index ? head : r->forced_index;
+    while (i && r->log[i - 1].record->type != NEB_RECORD_FORCED) i--;
+    return i;
+}
+
 void neb__log_cut(struct neb_round *r, uint64_t head)
 {
     for (uint64_t i = r->head; i > head && i > r->commit; i--) keep_force(r, r->log[i - 1].record);
     while (r->head > head) entry_free(&r->log[--r->head]);
+    r->forced_index = last_forced(r, head);
     if (r->disk_head > head) r->disk_head = head;
     if (r->cut_low > head) r->cut_low = head;
+}
+
+uint32_t neb__log_forced(const struct neb_round *r, uint64_t head)
+{
+    uint64_t i = last_forced(r, head);
+    return i ? r->log[i - 1].record->roster.epoch : 0;
+}
+
+bool neb__log_before_force(const struct neb_round *r, uint64_t head)
+{
+    return r->forced_epoch > neb__log_forced(r, head) && !NEB_MUTANT(views_over_force);
+}
+
+/* A forced roster is in the log now. From here on the log is of the view in which its record was made, however high the view of
+ * the old roster was that it was of before. */
+static void force_in_log(struct neb_round *r, const struct neb_record *rec)
+{
+    r->forced_index = rec->index;
+    if (r->normal > rec->view && !NEB_MUTANT(views_over_force)) r->normal = rec->view;
+    if (rec->roster.epoch > r->forced_epoch) r->forced_epoch = rec->roster.epoch;
+    if (rec->roster.epoch < r->roster.epoch) return;
+    r->forced = false; /* it must not be there twice */
+    if (rec->roster.epoch == r->roster.epoch) return;
+    r->roster = rec->roster; /* the old quorum is gone: it counts at once */
+    neb__core_act(r, NEB_ACT_ROSTER);
 }
 
 bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
@@ -60,13 +93,7 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (!e.bytes || neb__hash(bytes, n, &e.hash) != NEB_OK) goto nomem;
     memcpy(e.bytes, bytes, n);
     r->log[r->head++] = e;
-    if (e.record->type == NEB_RECORD_FORCED && e.record->roster.epoch >= r->roster.epoch)
-        r->forced = false; /* it is in the log now, and must not be there twice */
-    if (e.record->type == NEB_RECORD_FORCED &&
-        e.record->roster.epoch > r->roster.epoch) { /* the old quorum is gone: it counts at once */
-        r->roster = e.record->roster;
-        neb__core_act(r, NEB_ACT_ROSTER);
-    }
+    if (e.record->type == NEB_RECORD_FORCED) force_in_log(r, e.record);
     return true;
 nomem:
     r->failed = NEB_ERR_NOMEM;

@@ -48,6 +48,14 @@ static void displaced(struct neb_round *r, uint64_t index, uint64_t view)
         r->leaves_view = true;
 }
 
+/* The log has a forced roster, made in `view`, that this site had not heard of, or that the view which it had joined began without. That
+ * view is higher; what this site signs there from now on would be of another log. */
+static void leave_old_view(struct neb_round *r, uint64_t view)
+{
+    bool takes_part = r->state == NEB_ROUND_LEAD || r->leader != NEB_NO_SITE;
+    if (r->state != NEB_ROUND_BOOT && takes_part && view < r->view) r->leaves_view = true;
+}
+
 /* Takes the record in hand, which is committed. It may displace records that were acknowledged, so nothing is touched before
  * it is shown to fit. False: the rest of the frame is of no use. */
 static bool take_one(struct neb_round *r, const struct walk *w)
@@ -65,9 +73,12 @@ static bool take_one(struct neb_round *r, const struct walk *w)
         return false;
     }
     if (!same) {
+        const uint32_t forced = r->forced_epoch;
+        const bool joined = neb__view_joined(r);
         displaced(r, w->index, view);
         neb__log_cut(r, r->commit);
         if (!neb__log_append(r, w->bytes, w->length)) return false;
+        if (r->forced_epoch != forced || (joined && !neb__view_joined(r))) leave_old_view(r, view);
     }
     if (view > r->normal) r->normal = view;
     neb__log_commit_to(r, w->index);
@@ -104,7 +115,8 @@ static enum chain follow_chain(const struct neb_round *r, const struct neb_round
     struct walk w = walk_start(f);
     uint64_t last = r->commit;
     bool other = false, open = false;
-    *m = f->proof.epoch == r->roster.epoch ? r->roster : neb__log_roster(r);
+    const bool in_effect = f->proof.epoch == r->roster.epoch && !neb__log_before_force(r, r->commit);
+    *m = in_effect ? r->roster : neb__log_roster(r); /* a forced roster commits nothing without its record */
     for (; last + 1 < f->number && last < r->head; last++)
         if (!chain_link(r, r->log[last].record, f->proof.epoch, &open, m) && !changes) return CHAIN_BROKEN;
     struct neb_hash h = *neb__log_hash(r, last);

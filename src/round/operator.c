@@ -162,10 +162,28 @@ void neb__order_committed(struct neb_round *r, const struct neb_record *rec)
 
 /* ---- counting at once ---------------------------------------------------------------------------------- */
 
-void neb__order_pass_on(struct neb_round *r, unsigned to)
+uint32_t neb__order_forced_until(const struct neb_round *r, uint32_t epoch)
 {
+    uint32_t last = r->forced && r->force.roster.epoch <= epoch ? r->force.roster.epoch : 0;
+    for (uint64_t i = r->forced_index; i > 0; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        if (rec->type == NEB_RECORD_FORCED && rec->roster.epoch <= epoch && rec->roster.epoch > last)
+            last = rec->roster.epoch;
+    }
+    return last;
+}
+
+/* To a site that knows an older roster, and whose commit is `commit`. It cannot learn of the order from committed records if that is not
+ * one, or if it has committed another one in its place; then it says so. */
+void neb__order_pass_on(struct neb_round *r, unsigned to, uint64_t commit)
+{
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_FORCE};
+    uint64_t index = r->forced_index;
     if (r->forced)
-        neb__core_send(r, to, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_FORCE, .order = r->force});
+        f.order = r->force;
+    else if (index && (index > r->commit || index <= commit))
+        f.order = *r->log[index - 1].record->order;
+    if (f.order.op) neb__core_send(r, to, &f);
 }
 
 /* The other site has another roster of this epoch. Only two contradicting orders of the operator make such a thing. The order
@@ -241,15 +259,16 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
     r->ever |= o->roster.members;
     r->forced = true;
     r->force = *o;
+    r->forced_epoch = o->roster.epoch;
     r->conflict = false;
     r->awaited.op = 0;
     for (unsigned i = 0; from == NEB_NO_SITE && i < NEB_SITES_MAX; i++)
-        if (r->roster.members & neb__bit(i)) neb__order_pass_on(r, i);
+        if (r->roster.members & neb__bit(i)) neb__order_pass_on(r, i, 0);
     neb__core_act(r, NEB_ACT_ROSTER);
     if (r->state == NEB_ROUND_BOOT)
         neb__view_greet(r);
-    else
-        neb__view_follow(r, r->view);
+    else /* the present view is the old roster's: what this site signs there would be in the new one's name */
+        neb__view_follow(r, r->view + 1);
 }
 
 /* An order names a record that was not here. The order is as good as a certificate for it. */

@@ -64,10 +64,19 @@ static bool short_vote(const struct neb_court *c, const struct neb_said *ack, co
            (!vote->index || neb__hash_equal(c->hash(c->log, vote->index), &vote->hash));
 }
 
+/* The vote is for the log of an older view. That log may have a roster that an operator forced, which makes it the better one: then what
+ * was acknowledged must be known to have it, too. */
+static bool older_view(const struct neb_court *c, const struct neb_said *ack, const struct neb_said *vote)
+{
+    const uint32_t forced = neb__vote_forced(vote);
+    bool known = ack->index <= c->head && neb__hash_equal(c->hash(c->log, ack->index), &ack->hash);
+    return vote->normal < ack->view && (!forced || (known && c->forced(c->log, ack->index) >= forced));
+}
+
 bool neb__said_low_vote(const struct neb_court *c, const struct neb_said *ack, const struct neb_said *vote)
 {
     return c->quorum != NEB_QUORUM_BYZANTINE && ack->kind == NEB_SAID_HOLDS && vote->kind == NEB_SAID_VOTES &&
-           ack->view < vote->view && (vote->normal < ack->view || short_vote(c, ack, vote));
+           ack->view < vote->view && (older_view(c, ack, vote) || short_vote(c, ack, vote));
 }
 
 bool neb__said_contradict(const struct neb_court *c, const struct neb_said *a, const struct neb_said *b)
@@ -83,8 +92,7 @@ static bool wrong_start(const struct neb_court *c, const struct neb_said *said, 
     struct neb_hash more;
     uint64_t sites = 0;
     n--;
-    if (start->kind != NEB_SAID_STARTS || n < 1 || n > NEB_ROUND_VOTERS_MAX || c->may_cut(c->log, start))
-        return false;
+    if (start->kind != NEB_SAID_STARTS || n < 1 || n > NEB_ROUND_VOTERS_MAX) return false;
     if (!c->roster(c->log, start->epoch, &m) || !neb__votes_hash(vote, n, &more) ||
         !neb__hash_equal(&more, &start->more))
         return false;
@@ -94,10 +102,10 @@ static bool wrong_start(const struct neb_court *c, const struct neb_said *said, 
             !neb__said_genuine(v, c->genesis, c->seal))
             return false;
         sites |= neb__bit(v->site);
-        if (!best || v->normal > best->normal || (v->normal == best->normal && v->index > best->index))
-            best = v;
+        if (!best || neb__vote_better(v, best)) best = v;
     }
     if (!neb__quorum_has(&m, c->quorum, sites) || neb__said_void(vote, n)) return false;
+    if (c->may_cut(c->log, start, neb__vote_forced(best))) return false;
     return best->index > start->index && neb__said_genuine(start, c->genesis, c->seal);
 }
 

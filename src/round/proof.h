@@ -15,8 +15,11 @@ struct neb_court {
     uint64_t head;                                                /* records in the log */
     const struct neb_hash *(*hash)(const void *, uint64_t index); /* of the record, 1 to head */
     bool (*roster)(const void *, uint32_t epoch, struct neb_members *out);
-    bool (*may_cut)(const void *, const struct neb_said *start); /* an operator allowed a shorter log */
-    const void *log;                                             /* the first argument of these */
+    uint32_t (*forced)(const void *,
+                       uint64_t index); /* epoch of the last forced roster up to here; 0: none */
+    /* an operator allowed a shorter log than the best of the votes, with that forced epoch */
+    bool (*may_cut)(const void *, const struct neb_said *start, uint32_t forced);
+    const void *log; /* the first argument of these */
 };
 
 bool neb__said_is_ack(const struct neb_said *s);

@@ -272,6 +272,15 @@ static bool absurd(const struct neb_round *r, const struct neb_round_frame *f)
     return f->proof.view > top || f->prepared.view > top;
 }
 
+/* The peer knows an older roster: first it learns of this one, then of everything else. */
+static void tell_roster(struct neb_round *r, unsigned to, const struct neb_round_frame *f)
+{
+    if (r->now - r->peer[to].chain < r->cfg.ping_ms / 2) return;
+    r->peer[to].chain = r->now;
+    neb__log_give(r, to, f->commit + 1, r->commit);
+    neb__order_pass_on(r, to, f->commit);
+}
+
 static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
 {
     struct neb_round_frame f;
@@ -282,6 +291,7 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     if (absurd(r, &f)) {
         bool far = f.view > r->view + NEB_VIEW_LEAP && f.view < NEB_VIEW_MAX && f.number < NEB_VIEW_MAX;
         if (member && far && f.epoch == r->roster.epoch && !r->conflict) neb__view_far_above(r, from, &f);
+        if (far && f.epoch < r->roster.epoch && !r->conflict) tell_roster(r, from, &f);
         return;
     }
     r->peer[from].owed = 0;
@@ -309,11 +319,7 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     }
     if (f.type == NEB_ROUND_FRAME_LOG) neb__order_log(r, &f);
     if (r->conflict && f.type != NEB_ROUND_FRAME_GETLOG) return;
-    if (f.epoch < r->roster.epoch && r->now - r->peer[from].chain >= r->cfg.ping_ms / 2) {
-        r->peer[from].chain = r->now; /* first the roster, then everything else */
-        neb__log_give(r, from, f.commit + 1, r->commit);
-        neb__order_pass_on(r, from);
-    }
+    if (f.epoch < r->roster.epoch) tell_roster(r, from, &f);
     if (f.type == NEB_ROUND_FRAME_LOG) {
         /* A site may have been admitted in an epoch that this site has not heard
          * of; then it is the one to tell. */

@@ -146,6 +146,12 @@ static void try_lead(struct neb_round *r)
         (r->sync_normal == r->best.normal || r->best.site == r->self) &&
         neb__hash_equal(neb__log_hash(r, r->best.head),
                         &r->best.hash); /* also its own: certified records may have taken its place */
+    if (complete && !neb__core_byzantine(r) && neb__log_forced(r, r->best.head) < r->best.forced) {
+        neb__view_greet_not_backed(r,
+                                   r->best.site); /* there is no such roster in the log that it voted with */
+        neb__view_follow(r, r->view);
+        return;
+    }
     if (complete) {
         if (neb__core_byzantine(r)) neb__log_cut(r, r->best.head > r->commit ? r->best.head : r->commit);
         neb__lead_start(r);
@@ -182,6 +188,9 @@ static void send_vote(struct neb_round *r)
         v->index = f.prepared.n ? f.prepared.index : 0;
         v->hash = f.prepared.n ? f.prepared.hash : r->cfg.genesis;
     }
+    neb__vote_set_forced(v, neb__core_byzantine(r)
+                                ? neb__order_forced_until(r, f.prepared.n ? f.prepared.epoch : 0)
+                                : neb__log_forced(r, mine.head));
     f.normal = mine.normal;
     f.head = mine.head;
     f.hash = *neb__log_hash(r, mine.head);
@@ -264,6 +273,14 @@ static void synced(struct neb_round *r)
     r->report_due = true;
 }
 
+/* A leader that the roster before a forced one has elected. Its view may be higher than those in which the new roster commits, and its
+ * log lacks what that committed. It is told of the order. */
+static bool of_old_roster(const struct neb_round *r, const struct neb_round_frame *f)
+{
+    bool old = f->epoch < r->forced_epoch || (f->saids && f->said[0].epoch < r->forced_epoch);
+    return old && !NEB_MUTANT(views_over_force);
+}
+
 static void ping(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (neb__view_leader_of(f->view) != from || f->view < r->view || r->state == NEB_ROUND_BOOT ||
@@ -271,6 +288,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
         if (f->view < r->view && r->state != NEB_ROUND_BOOT) neb__core_report(r, from);
         return;
     }
+    if (of_old_roster(r, f)) return;
     bool known = f->view == r->view && (neb__view_joined(r) || r->leader == from);
     if (!known && !neb__votes_for_leader(r, from, f)) {
         neb__guilt_look(r, f->said, f->saids);

@@ -10,21 +10,18 @@ static bool vote_counts(const struct neb_round *r, const struct neb_said *v, uin
                         const struct neb_members *m)
 {
     return v->kind == NEB_SAID_VOTES && v->view == view && v->epoch == m->epoch &&
-           (m->voters & neb__bit(v->site)) && v->normal < view &&
+           (m->voters & neb__bit(v->site)) && v->normal < view && neb__vote_forced(v) <= v->epoch &&
            (NEB_MUTANT(trust_votes) || neb__said_genuine(v, &r->cfg.genesis, &r->cfg.seal));
 }
 
 /* Under `byzantine` a vote is for the newest prepared record, and shows its certificate. */
 static bool vote_backed(const struct neb_round *r, const struct neb_said *v, const struct neb_certificate *c)
 {
-    if (!neb__core_byzantine(r) || (!v->index && !v->normal)) return true;
+    if (!neb__core_byzantine(r)) return true;
+    if (!v->index && !v->normal) return !neb__vote_forced(v);
+    if (neb__vote_forced(v) > neb__order_forced_until(r, c->epoch)) return false;
     return c->n && c->view == v->normal && c->index == v->index && neb__hash_equal(&c->hash, &v->hash) &&
            neb__prepared_valid(r, c);
-}
-
-static bool better_vote(const struct neb_said *a, const struct neb_said *b)
-{
-    return a->normal > b->normal || (a->normal == b->normal && a->index > b->index);
 }
 
 /* The newest lapse of a voter that is proven here, or shown by another vote. */
@@ -82,14 +79,15 @@ void neb__votes_choose(struct neb_round *r)
     const struct neb_said *best = NULL;
     drop_void_votes(r);
     for (int i = 0; i < r->votes; i++)
-        if (!best || better_vote(&r->vote[i], best) ||
-            (!better_vote(best, &r->vote[i]) && r->vote[i].site == r->self))
+        if (!best || neb__vote_better(&r->vote[i], best) ||
+            (!neb__vote_better(best, &r->vote[i]) && r->vote[i].site == r->self))
             best = &r->vote[i];
     r->best.site = best ? best->site : NEB_NO_SITE;
     if (!best) return;
     r->best.normal = best->normal;
     r->best.head = best->index;
     r->best.hash = best->hash;
+    r->best.forced = neb__vote_forced(best);
     r->best_prepared = r->vote_prepared[best - r->vote];
 }
 
@@ -123,13 +121,13 @@ bool neb__votes_for_leader(struct neb_round *r, unsigned from, const struct neb_
     for (int i = 0; i < n; i++) {
         if (!vote_counts(r, &vote[i], f->view, &m) || (sites & neb__bit(vote[i].site))) return false;
         sites |= neb__bit(vote[i].site);
-        if (!best || better_vote(&vote[i], best)) best = &vote[i];
+        if (!best || neb__vote_better(&vote[i], best)) best = &vote[i];
     }
     if (!neb__quorum_has(&m, r->cfg.quorum, sites) || neb__said_void(vote, n)) return false;
     if (!neb__said_genuine(start, &r->cfg.genesis, &r->cfg.seal)) return false;
-    if (neb__start_may_cut(r, start)) return true;
+    if (neb__start_may_cut(r, start, neb__vote_forced(best))) return true;
     for (int i = 0; i < n; i++)
-        if (!better_vote(best, &vote[i]) && vote[i].index == start->index &&
+        if (!neb__vote_better(best, &vote[i]) && vote[i].index == start->index &&
             neb__hash_equal(&vote[i].hash, &start->hash))
             return vote_backed(r, &vote[i], &f->prepared);
     return false;

@@ -411,14 +411,24 @@ static bool court_roster(const void *arg, uint32_t epoch, struct neb_members *ou
     return roster_of(arg, epoch, out);
 }
 
+static uint32_t court_forced(const void *arg, uint64_t index)
+{
+    const struct audit *a = arg;
+    for (uint64_t i = index < a->log.records ? index : a->log.records; i > 0; i--) {
+        const struct neb_record *rec = a->record[i - 1];
+        if (rec && rec->type == NEB_RECORD_FORCED) return rec->roster.epoch;
+    }
+    return 0;
+}
+
 /* As neb__start_may_cut() has it, for a log that is at its end. */
-static bool court_may_cut(const void *arg, const struct neb_said *start)
+static bool court_may_cut(const void *arg, const struct neb_said *start, uint32_t forced)
 {
     const struct audit *a = arg;
     for (uint64_t i = a->log.records; i > 0; i--) {
         const struct neb_record *rec = a->record[i - 1];
-        if (rec && rec->type == NEB_RECORD_FORCED && rec->roster.epoch == start->epoch)
-            return start->view <= rec->view;
+        if (!rec || rec->type != NEB_RECORD_FORCED || rec->roster.epoch != start->epoch) continue;
+        return a->quorum == NEB_QUORUM_BYZANTINE ? start->view <= rec->view : forced < start->epoch;
     }
     return false;
 }
@@ -432,6 +442,7 @@ static unsigned convicted(const struct audit *a, const struct neb_buf *file)
                                     .head = a->log.records,
                                     .hash = court_hash,
                                     .roster = court_roster,
+                                    .forced = court_forced,
                                     .may_cut = court_may_cut,
                                     .log = a};
     struct neb_said *said = NEB_NEW_ARRAY(struct neb_said, NEB_PROOF_SAID_MAX);

@@ -52,9 +52,10 @@ void solo_event(struct solo *s, struct neb_event ev)
             assert_ok(neb__round_event(
                 s->r, &(struct neb_event){.type = NEB_EV_APPLIED, .now = s->now, .index = a.index}));
         if (s->other && a.type == NEB_ACT_SEND) {
-            uint8_t length[4];
-            neb__put32(length, (uint32_t)a.length);
-            assert_ok(neb__buf_append(&s->letters, length, 4));
+            uint8_t head[8];
+            neb__put32(head, (uint32_t)a.length);
+            neb__put32(head + 4, a.site);
+            assert_ok(neb__buf_append(&s->letters, head, sizeof head));
             assert_ok(neb__buf_append(&s->letters, a.bytes, a.length));
         }
     }
@@ -136,16 +137,27 @@ void solo_give(struct solo *s, const struct neb_order *o)
     solo_run(s, 2000);
 }
 
-void deliver(struct solo *from)
+/* The letters of `from` go to the core that `to` has for their destination; NULL: nobody. */
+static void deliver_to(struct solo *from, struct solo *const to[NEB_SITES_MAX])
 {
     struct neb_buf b = from->letters;
     neb__buf_init(&from->letters, 1 << 20);
-    for (size_t at = 0; at < b.len; at += 4 + neb__get32(b.data + at))
-        solo_event(from->other, (struct neb_event){.type = NEB_EV_FRAME,
-                                                   .site = (uint16_t)from->self,
-                                                   .bytes = b.data + at + 4,
-                                                   .length = neb__get32(b.data + at)});
+    for (size_t at = 0; at < b.len; at += 8 + neb__get32(b.data + at)) {
+        struct solo *s = to[neb__get32(b.data + at + 4) % NEB_SITES_MAX];
+        if (s)
+            solo_event(s, (struct neb_event){.type = NEB_EV_FRAME,
+                                             .site = (uint16_t)from->self,
+                                             .bytes = b.data + at + 8,
+                                             .length = neb__get32(b.data + at)});
+    }
     neb__buf_free(&b);
+}
+
+void deliver(struct solo *from)
+{
+    struct solo *to[NEB_SITES_MAX] = {NULL};
+    to[from->other->self] = from->other;
+    deliver_to(from, to);
 }
 
 void pair_run(struct solo s[2], int64_t ms)
@@ -165,6 +177,46 @@ void pair_start(struct solo s[2], struct neb_members roster)
         solo_event(&s[i], (struct neb_event){.type = NEB_EV_PEER_UP, .site = (uint16_t)!i});
     pair_run(s, 10000);
     assert_int_equal(solo_status(&s[0]).state, NEB_ROUND_LEAD);
+}
+
+void crowd_start(struct crowd *c, int sites, struct neb_members roster)
+{
+    *c = (struct crowd){.sites = sites};
+    for (int i = 0; i < sites; i++) {
+        solo_create(&c->s[i], (unsigned)i, roster);
+        c->s[i].other = &c->s[i];
+        c->s[i].applies = true;
+    }
+    for (int i = 0; i < sites; i++)
+        for (int k = 0; k < i; k++) crowd_line(c, i, k, true);
+    crowd_run(c, 10000, NULL);
+}
+
+void crowd_stop(struct crowd *c)
+{
+    for (int i = 0; i < c->sites; i++) solo_stop(&c->s[i]);
+}
+
+void crowd_line(struct crowd *c, int a, int b, bool up)
+{
+    c->up[a][b] = c->up[b][a] = up;
+    enum neb_event_type what = up ? NEB_EV_PEER_UP : NEB_EV_PEER_DOWN;
+    solo_event(&c->s[a], (struct neb_event){.type = what, .site = (uint16_t)b});
+    solo_event(&c->s[b], (struct neb_event){.type = what, .site = (uint16_t)a});
+}
+
+bool crowd_run(struct crowd *c, int64_t ms, bool (*until)(const struct crowd *c))
+{
+    for (int64_t end = c->s[0].now + ms; c->s[0].now < end;) {
+        for (int i = 0; i < c->sites; i++) solo_run(&c->s[i], 100);
+        for (int i = 0; i < c->sites; i++) {
+            struct solo *to[NEB_SITES_MAX] = {NULL};
+            for (int k = 0; k < c->sites; k++) to[k] = c->up[i][k] ? &c->s[k] : NULL;
+            deliver_to(&c->s[i], to);
+            if (until && until(c)) return true;
+        }
+    }
+    return false;
 }
 
 void solo_frame(struct solo *s, struct neb_round_frame f)

@@ -17,7 +17,7 @@ struct solo {
     struct solo *other;     /* who gets what it sends; NULL: nobody */
     bool applies;           /* at once, and its state roots are all alike */
     bool full;              /* its disk */
-    struct neb_buf letters; /* for the other: u32 length and frame */
+    struct neb_buf letters; /* for others: u32 length, u32 site, frame */
 };
 
 /* A signature that only a test accepts: a hash over signer and message. The arg is the signer. */
@@ -42,5 +42,19 @@ void solo_frame(struct solo *s, struct neb_round_frame f);
 void pair_start(struct solo s[2], struct neb_members roster);
 void pair_run(struct solo s[2], int64_t ms);
 void deliver(struct solo *from); /* what it has sent */
+
+/* Up to seven, each with a line to each other that can be cut. */
+struct crowd {
+    struct solo s[7];
+    int sites;
+    bool up[7][7];
+};
+
+void crowd_start(struct crowd *c, int sites,
+                 struct neb_members roster); /* one of them leads when this returns */
+void crowd_stop(struct crowd *c);
+void crowd_line(struct crowd *c, int a, int b, bool up);
+/* True: `until` became true, after some core's letters were delivered. */
+bool crowd_run(struct crowd *c, int64_t ms, bool (*until)(const struct crowd *c));
 
 #endif
