@@ -377,6 +377,12 @@ static void a_question_is_not_repeated_at_once(void **state)
     s.r->now += 200000;
     neb__log_ask(s.r, 2, 9, false);
     assert_int_equal(s.r->peer[2].log_first, 9);
+    s.now = s.r->now + 20000; /* this process slept: nobody knows how long these answers take */
+    solo_event(&s, (struct neb_event){.type = NEB_EV_TICK});
+    neb__log_answered(s.r, 2, 9);
+    assert_int_equal(s.r->peer[2].log_ms, 0);
+    neb__log_ask(s.r, 2, 9, false);
+    assert_int_equal(s.r->peer[2].log_first, 9);
     solo_stop(&s);
 }
 

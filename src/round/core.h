@@ -424,6 +424,7 @@ bool neb__log_take_ordered(struct neb_round *r, const struct neb_round_frame *f,
 /* Asks a site for its records. must: this site has to be asked, whoever else was. */
 void neb__log_ask(struct neb_round *r, unsigned to, uint64_t first, bool must);
 void neb__log_answered(struct neb_round *r, unsigned from, uint64_t first);
+void neb__log_slept(struct neb_round *r);
 void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last);
 void neb__log_give(struct neb_round *r, unsigned to, uint64_t first, uint64_t last); /* … within its quota */
 

@@ -46,6 +46,14 @@ void neb__log_answered(struct neb_round *r, unsigned from, uint64_t first)
     p->log_first = 0;
 }
 
+/* This process slept, or its clock jumped: how long the answers take that it waits for will not be known. Taken for the line's, that
+ * time would be the wait for the next answer that is lost. */
+void neb__log_slept(struct neb_round *r)
+{
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) r->peer[i].log_first = 0;
+    r->log_first = 0;
+}
+
 /* ---- giving -------------------------------------------------------------------------------------------- */
 
 /* The last of the records from `first` on that go into one frame: as many as fit, up to the next change of the roster, which

@@ -496,6 +496,7 @@ static void progress(struct neb_round *r)
 
 neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
 {
+    if (ev->now - r->now > r->cfg.elect_ms) neb__log_slept(r);
     if (ev->now > r->now) r->now = ev->now;
     if (r->state == NEB_ROUND_BOOT && !r->greet_phase) neb__view_greet(r);
     if (r->state != NEB_ROUND_HALTED) switch (ev->type) {
