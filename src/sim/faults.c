@@ -271,13 +271,14 @@ static struct neb_sim_node *up_to_date(struct neb_sim_world *w)
 }
 
 /* So many voters burn down that the rest cannot form a quorum. An operator goes on with the sites that are
- * left: one voter that has everything, and perhaps others that do not. */
+ * left: one voter that has everything, and whose disk is not about to fail, and perhaps others that do not. */
 static void disaster(struct neb_sim_world *w)
 {
     struct neb_sim_node *one = up_to_date(w);
     struct neb_members left = w->roster;
     int voters = __builtin_popcountll(w->roster.voters);
-    if (w->disaster || !one || voters < 2 || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
+    if (w->disaster || !one || one->sync_failed || voters < 2 || w->roster.heavy != NEB_NO_SITE ||
+        w->now > w->fault_end - 3000)
         return;
     /* Together with `one` they stay below a quorum. */
     int others = (int)draw(w, (uint64_t)neb__members_quorum(&w->roster) - 1);
@@ -460,7 +461,7 @@ static void one_fault(struct neb_sim_world *w, enum fault f, struct neb_sim_node
     case ROLLBACK: roll_back(w, n); break;
     case CLOCK: n->clock_skew += (int64_t)draw(w, 20000); break;
     case DISK_FULL: n->disk.full = !n->disk.full; break;
-    case SYNC_FAILS: n->disk.fail_sync = true; break;
+    case SYNC_FAILS: n->disk.fail_sync = n->sync_failed = true; break;
     case JOIN: join(w); break;
     case EVICT: retire(w, n, NEB_OP_EVICT); break;
     case LEAVE: retire(w, n, NEB_OP_LEAVE); break;

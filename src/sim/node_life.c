@@ -244,7 +244,7 @@ void neb__node_start(struct neb_sim_world *w, struct neb_sim_node *n)
     struct restore r = {.w = w, .n = n};
     neb__buf_init(&r.b, 1 << 20);
     n->life++;
-    n->paused = n->ended = n->halted = false;
+    n->paused = n->ended = n->halted = n->sync_failed = false;
     n->seen_commit = n->seen_epoch = 0;
     n->tick_at = 0;
     memset(n->fetched, 0, sizeof n->fetched);

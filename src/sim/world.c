@@ -257,6 +257,7 @@ neb_status neb__sim_fault(const struct neb_sim_fault *options, struct neb_sim_re
     if (!build(w) && w->failed == NEB_OK) w->failed = NEB_ERR_NOMEM;
     while (w->failed == NEB_OK && w->events) {
         struct neb_sim_event *e = pop(w);
+        while (e->at > w->end && neb__oracle_waits(w)) continue;
         if (e->at > w->end) {
             release(w, e);
             break;

@@ -160,6 +160,7 @@ struct neb_sim_node {
     struct neb_sim_own own[CELLS_MAX];
     uint64_t checkpoint_k, last_k;
     bool paused, ended, halted, in_boot_check;
+    bool sync_failed; /* a write of this life fails, or will */
     int64_t step_ms, tick_at, clock_skew;
     struct neb_routes *routes; /* with lasting cuts */
     int64_t routes_at;
@@ -256,6 +257,7 @@ struct neb_sim_world {
     uint64_t rounds_healed, rounds, sums_healed;
     int64_t last_round;
     bool end_seen, final_seen, healed, forced;
+    int waited;                         /* seconds for sites that catch up at the end */
     int64_t end_at, final_at, disaster; /* disaster: when it was; 0: none yet */
     struct neb_order force;
     float bound;  /* by the log; 0: none */
@@ -379,6 +381,7 @@ uint64_t neb__oracle_shut_out(const struct neb_sim_world *w);
 bool neb__oracle_gets_on(
     const struct neb_sim_world *w); /* work has come into the model since the faults ended */
 void neb__oracle_end(struct neb_sim_world *w);
+bool neb__oracle_waits(struct neb_sim_world *w); /* at the end of the time: a site needs more */
 /* An honest site stops because of this certificate: it must be valid, and of another history. */
 void neb__oracle_contradicted(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes,
                               size_t length);
