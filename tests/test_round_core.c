@@ -585,10 +585,10 @@ static uint64_t lapse_told(const struct solo *s)
     static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
     static struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
     uint64_t told = UINT64_MAX;
-    for (size_t at = 0, n; at < s->letters.len; at += 4 + n) {
+    for (size_t at = 0, n; at < s->letters.len; at += 8 + n) {
         struct neb_round_frame f;
         n = neb__get32(s->letters.data + at);
-        assert_ok(neb__round_frame_decode(s->letters.data + at + 4, n, items, certs, &f));
+        assert_ok(neb__round_frame_decode(s->letters.data + at + 8, n, items, certs, &f));
         if (f.type == NEB_ROUND_FRAME_HELLO_OK) told = f.number;
     }
     return told;

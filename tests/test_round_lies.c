@@ -192,7 +192,7 @@ static void say(struct solo *s, unsigned site, struct neb_said *said)
 }
 
 /* A leader that begins a view with a shorter log than the best of its votes lies, unless it did so to carry out an operator's
- * roster. That holds for sites, too, that hear of it when the roster has long been in the log. */
+ * roster that this log lacked. That holds for sites, too, that hear of it when the roster has long been in the log. */
 static void a_forced_start_convicts_nobody(void **state)
 {
     (void)state;
@@ -203,18 +203,19 @@ static void a_forced_start_convicts_nobody(void **state)
     solo_give(&s, &o);
     const struct neb_record *rec = s.r->log[0].record;
     assert_true(s.r->commit == 1 && !s.r->forced && rec->type == NEB_RECORD_FORCED);
-    for (uint64_t later = 0; later < 2; later++) {
-        struct neb_said said[3] = {{.kind = NEB_SAID_STARTS, .view = rec->view + later}};
+    for (int has = 0; has < 2; has++) {
+        struct neb_said said[3] = {{.kind = NEB_SAID_STARTS, .view = rec->view + 64}};
         said[0].normal = said[0].view;
         for (unsigned i = 0; i < 2; i++) {
             said[1 + i] = (struct neb_said){
                 .kind = NEB_SAID_VOTES, .view = said[0].view, .normal = 1, .index = 5, .hash = {{5}}};
+            neb__vote_set_forced(&said[1 + i], has ? 2 : 0);
             say(&s, i, &said[1 + i]);
         }
         assert_true(neb__votes_hash(&said[1], 2, &said[0].more));
         say(&s, 1, &said[0]);
         neb__guilt_look(s.r, said, 3);
-        assert_int_equal(s.r->guilty, later ? neb__bit(1) : 0);
+        assert_int_equal(s.r->guilty, has ? neb__bit(1) : 0);
     }
     solo_stop(&s);
 }
