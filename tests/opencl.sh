@@ -66,6 +66,18 @@ if [ -n "$unable" ]; then
     grep -q "cannot compute in fp16; unset NEBULA_OPENCL_FP16" log || fail "no message about fp16"
 fi
 
+# Sums over a row by subgroups, in the GPU's cut, on every device that has them.
+sed -n 's/^\(opencl:[0-9]*\) .*, subgroups.*/\1/p' list > able
+while read -r device; do
+    for only in xent norm_residual linear_xent; do
+        NEBULA_OPENCL_SUBGROUPS=yes NEBULA_OPENCL_KERNELS=gpu check --device "$device" --only $only
+    done
+    echo "opencl: subgroups on $device"
+done < able
+[ -s able ] || echo "opencl: skipped subgroups, no driver here has them"
+if NEBULA_OPENCL_SUBGROUPS=yes NEBULA_OPENCL_KERNELS=cpu "$nebula" device test --device opencl --only xent > log 2>&1; then fail "subgroups without subgroups"; fi
+grep -q "has no subgroups, or runs the kernels for CPUs; unset NEBULA_OPENCL_SUBGROUPS" log || fail "no message about subgroups"
+
 # 200 steps with dropout from one seed give the CPU's losses: the masks are the same. make opencl-losses does it with a larger model.
 if command -v python3 > log; then
     python3 "$kernels/../../../../bench/parity.py" --nebula "$nebula" --device opencl --only f32 --shape mlm-tiny > log 2>&1 ||

@@ -77,6 +77,8 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"NEBULA_OPENCL_FP16",
      "`yes` or `no`: whether the OpenCL device multiplies in fp16 in runs in bf16; without it, where that is "
      "measured to be faster"},
+    {"NEBULA_OPENCL_SUBGROUPS", "`yes` or `no`: whether work-items that share a row add up by subgroups; "
+                                "without it, where a GPU has them"},
     {"XDG_CACHE_HOME, HOME",
      "where the OpenCL device keeps compiled kernels: `nebula-i/opencl` in the first, or in `.cache` of the "
      "second"},

@@ -88,6 +88,13 @@ static bool good_fp16(cl_device_id id, const char *words)
            clGetDeviceInfo(id, half_config, sizeof has, &has, NULL) == CL_SUCCESS && (has & needed) == needed;
 }
 
+/* Subgroups that can add up: OpenCL C has them from 2.0 on, Intel's extension in 1.2, too. */
+static bool good_subgroups(cl_device_id id, const char *words)
+{
+    return has_word(words, "cl_intel_subgroups") ||
+           (has_word(words, "cl_khr_subgroups") && version_of(id) >= 200);
+}
+
 static int extras_of(cl_device_id id)
 {
     size_t n = 0;
@@ -99,7 +106,7 @@ static int extras_of(cl_device_id id)
     }
     const int extras = (good_fp16(id, words) ? EXTRA_FP16 : 0) |
                        (strstr(words, "bfloat16") ? EXTRA_BF16 : 0) |
-                       (strstr(words, "subgroup") ? EXTRA_SUBGROUPS : 0) |
+                       (good_subgroups(id, words) ? EXTRA_SUBGROUPS : 0) |
                        (strstr(words, "matrix_multiply") ? EXTRA_MATRIX : 0);
     free(words);
     return extras;
@@ -117,6 +124,22 @@ static neb_status choose_fp16(struct neb_ocl *dev)
                              "opencl %d: %s cannot compute in fp16; unset NEBULA_OPENCL_FP16",
                              dev->config.index, dev->name);
     if (there) dev->fp16 = always ? NEB_OCL_FP16_ALWAYS : NEB_OCL_FP16_MEASURED;
+    return NEB_OK;
+}
+
+/* Sums over the work-items that share a row, by subgroups: in the GPU's cut of the kernels. */
+static neb_status choose_subgroups(struct neb_ocl *dev)
+{
+    const char *wanted = getenv("NEBULA_OPENCL_SUBGROUPS");
+    const int version = version_of(dev->id);
+    const bool there = !dev->cpu && (extras_of(dev->id) & EXTRA_SUBGROUPS);
+    if (wanted && !strcmp(wanted, "yes") && !there)
+        return neb__ocl_fail(
+            dev, NEB_ERR_UNSUPPORTED,
+            "opencl %d: %s has no subgroups, or runs the kernels for CPUs; unset NEBULA_OPENCL_SUBGROUPS",
+            dev->config.index, dev->name);
+    dev->subgroups = there && !(wanted && !strcmp(wanted, "no"));
+    dev->language = !dev->subgroups || version < 200 ? "CL1.2" : version >= 300 ? "CL3.0" : "CL2.0";
     return NEB_OK;
 }
 
@@ -188,5 +211,6 @@ neb_status neb__ocl_choose(struct neb_ocl *dev)
             "opencl %d: %s has groups of %zu work-items and %llu bytes of local memory; 256 and 32768 "
             "are needed",
             dev->config.index, dev->name, group, (unsigned long long)local);
+    NEB_TRY(choose_subgroups(dev));
     return choose_fp16(dev);
 }

@@ -141,7 +141,8 @@ struct neb_ocl {
     char name[96], platform_name[64], driver[64], version[64];
     cl_uint units;
     cl_ulong memory_total, largest;
-    bool cpu;
+    bool cpu, subgroups;
+    const char *language; /* of the kernels */
     enum neb_ocl_fp16 fp16;
     struct neb_ocl_cut cut;
     pthread_mutex_t lock;

@@ -11,8 +11,8 @@ static void options_of(const struct neb_ocl *dev, enum neb_ocl_module module, ui
                        size_t size)
 {
     const struct neb_ocl_cut *c = &dev->cut;
-    int n = snprintf(out, size, "-cl-std=CL1.2 -w -DVW=%d -DWG=%d -DSPAN=%d -DCOLS=%d -DBF16=%d", c->vw,
-                     c->wg, c->span, c->cols, (int)(variant & 1));
+    int n = snprintf(out, size, "-cl-std=%s -w -DVW=%d -DWG=%d -DSPAN=%d -DCOLS=%d -DBF16=%d -DSUBGROUPS=%d",
+                     dev->language, c->vw, c->wg, c->span, c->cols, (int)(variant & 1), (int)dev->subgroups);
     if (module == NEB_OCL_ATTN) /* the head size, where the compiler wants to know it */
         snprintf(out + n, size - (size_t)n, " -DAW=%d -DHD=%d", c->aw, (int)(variant >> 1));
     if (module == NEB_OCL_GEMM) neb__ocl_tile_options(dev, variant, out + n, size - (size_t)n);

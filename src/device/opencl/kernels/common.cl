@@ -166,6 +166,29 @@ static inline vf lanes_below(long i, long n)
 #define group_sum(v) group_sum_in(v, group_memory)
 #define group_max(v) group_max_in(v, group_memory)
 #define WHOLE        __attribute__((always_inline))
+#if SUBGROUPS
+/* Each subgroup reduces its values in registers; their results meet in local memory once. */
+#ifdef cl_khr_subgroups
+#pragma OPENCL EXTENSION cl_khr_subgroups : enable
+#endif
+#ifdef cl_intel_subgroups
+#pragma OPENCL EXTENSION cl_intel_subgroups : enable
+#endif
+#define GROUP_REDUCE(name, reduce, join)                                                                      \
+    WHOLE static inline float name(float v, local float *tmp)                                                 \
+    {                                                                                                         \
+        v = reduce(v);                                                                                        \
+        if (get_sub_group_local_id() == 0) tmp[get_sub_group_id()] = v;                                       \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                         \
+        v = tmp[0];                                                                                           \
+        for (uint i = 1; i < get_num_sub_groups(); i++) v = join(v, tmp[i]);                                  \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                         \
+        return v;                                                                                             \
+    }
+#define PLUS(a, b) ((a) + (b))
+GROUP_REDUCE(group_sum_in, sub_group_reduce_add, PLUS)
+GROUP_REDUCE(group_max_in, sub_group_reduce_max, fmax)
+#else
 WHOLE static inline float group_sum_in(float v, local float *tmp)
 {
     const int l = get_local_id(0);
@@ -192,6 +215,7 @@ WHOLE static inline float group_max_in(float v, local float *tmp)
     barrier(CLK_LOCAL_MEM_FENCE);
     return v;
 }
+#endif
 #endif
 #define ROW_KERNEL kernel __attribute__((reqd_work_group_size(WG, 1, 1)))
 
