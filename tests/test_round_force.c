@@ -273,6 +273,73 @@ static void the_adopted_history_stays(void **state)
     crowd_stop(&c);
 }
 
+/* No roster was ever forced. 1 has acknowledged record 2, and its leader 0 has committed it. A liar's vote for less says that its log has a
+ * forced roster, and a LOG without records follows. `ahead`: 1 knows of an order that no log has yet. */
+static void a_false_claim(bool ahead)
+{
+    struct crowd c;
+    const struct neb_members three = {1, 7, 7, 7, NEB_NO_SITE};
+    crowd_start(&c, 3, three);
+    const unsigned leader = leader_of(&c, 0), self = (leader + 1) % 3, liar = (leader + 2) % 3;
+    struct solo *s = &c.s[self];
+    struct neb_round *r = s->r;
+    order_budget(&c, leader, 700);
+    crowd_run(&c, 3000, NULL);
+    split(&c, neb__bit(liar), false);
+    order_budget(&c, leader, 600);
+    for (int i = 0; i < 50 && (c.s[leader].r->commit < 2 || r->durable.head < 2); i++)
+        crowd_run(&c, 100, NULL);
+    assert_true(c.s[leader].r->commit == 2 && r->durable.head == 2);
+    crowd_line(&c, (int)leader, (int)self, false);
+    const uint64_t normal = r->normal;
+    if (ahead) r->forced_epoch = 1;
+    solo_event(s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = (uint16_t)liar});
+    for (int i = 0; i < 400 && r->state != NEB_ROUND_ELECT; i++) {
+        solo_run(s, 100);
+        if (r->ask_phase == 1)
+            solo_frame(s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_ASK_OK,
+                                                   .from = (uint16_t)liar,
+                                                   .number = r->want_view});
+    }
+    assert_int_equal(r->state, NEB_ROUND_ELECT);
+    struct neb_round_frame f = {
+        .type = NEB_ROUND_FRAME_VOTE, .from = (uint16_t)liar, .number = r->view, .saids = 1};
+    f.said[0] = (struct neb_said){.kind = NEB_SAID_VOTES,
+                                  .site = (uint8_t)liar,
+                                  .epoch = 1,
+                                  .view = r->view,
+                                  .normal = 1,
+                                  .index = 1,
+                                  .hash = r->log[0].hash};
+    neb__vote_set_forced(&f.said[0], 1);
+    unsigned who = liar;
+    for (unsigned i = 0; i < 3; i++)
+        if (r->lapse[i])
+            f.said[0].lapses.of[f.said[0].lapses.n].site = (uint8_t)i,
+            f.said[0].lapses.of[f.said[0].lapses.n++].lapse = (uint16_t)r->lapse[i];
+    assert_ok(neb__said_sign(&f.said[0], &r->cfg.genesis,
+                             &(struct neb_seal){.arg = &who, .sign = test_sign, .verify = test_verify}));
+    solo_frame(s, f);
+    solo_frame(s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_LOG, .from = (uint16_t)liar, .number = 2});
+    solo_run(s, 100);
+    assert_true(r->state != NEB_ROUND_LEAD && r->head == 2 && r->normal == normal);
+    solo_event(s, (struct neb_event){.type = NEB_EV_PEER_DOWN, .site = (uint16_t)liar});
+    for (int i = 0; i < 3; i++) c.s[i].now = s->now > c.s[i].now ? s->now : c.s[i].now;
+    if (ahead) r->forced_epoch = 0;
+    crowd_line(&c, (int)leader, (int)self, true);
+    crowd_run(&c, 60000, NULL);
+    assert_true(r->commit >= 2 && c.s[leader].r->commit >= 2);
+    for (int i = 0; i < 3; i++) assert_true(!c.s[i].r->guilty && !c.s[i].halts);
+    crowd_stop(&c);
+}
+
+static void a_claim_to_a_forced_roster_must_be_true(void **state)
+{
+    (void)state;
+    a_false_claim(false);
+    a_false_claim(true);
+}
+
 struct two_records {
     struct neb_hash hash[2];
 };
@@ -305,6 +372,8 @@ static void a_vote_with_a_forced_roster_is_judged_by_it(void **state)
     assert_true(neb__said_low_vote(&c, &ack, &vote));
     ack.hash.b[0] = 9;
     assert_false(neb__said_low_vote(&c, &ack, &vote));
+    vote.index = 1, vote.hash = log.hash[0]; /* a log that has none */
+    assert_true(neb__said_low_vote(&c, &ack, &vote));
 }
 
 int main(void)
@@ -315,6 +384,7 @@ int main(void)
         cmocka_unit_test(its_old_leader_is_not_followed),
         cmocka_unit_test(the_first_of_two_stays),
         cmocka_unit_test(the_adopted_history_stays),
+        cmocka_unit_test(a_claim_to_a_forced_roster_must_be_true),
         cmocka_unit_test(a_vote_with_a_forced_roster_is_judged_by_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

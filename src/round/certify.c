@@ -338,10 +338,22 @@ bool neb__cert_valid_under(const struct neb_round *r, const struct neb_certifica
            neb__certificate_valid(c, m, r->cfg.quorum, &r->cfg.genesis, &r->cfg.seal);
 }
 
+/* A forced roster that is not committed here, and that the operator has replaced since. */
+static bool forced_ahead(const struct neb_round *r, uint32_t epoch, struct neb_members *out)
+{
+    for (uint64_t i = r->forced_index; i > r->commit; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        if (rec->type != NEB_RECORD_FORCED || rec->roster.epoch != epoch) continue;
+        *out = rec->roster;
+        return true;
+    }
+    return false;
+}
+
 bool neb__prepared_valid(const struct neb_round *r, const struct neb_certificate *c)
 {
     struct neb_members m;
-    return c->kind == NEB_SAID_HOLDS && neb__roster_of(r, c->epoch, &m) &&
+    return c->kind == NEB_SAID_HOLDS && (neb__roster_of(r, c->epoch, &m) || forced_ahead(r, c->epoch, &m)) &&
            neb__certificate_valid(c, &m, r->cfg.quorum, &r->cfg.genesis, &r->cfg.seal);
 }
 

@@ -290,6 +290,7 @@ struct neb_round {
         struct neb_hash hash;
         uint16_t site;
         uint32_t forced; /* of the vote */
+        bool unforced;   /* greeting: its log lacks the newest forced roster */
     } best;
 
     /* electing */
@@ -399,6 +400,11 @@ struct neb_members neb__log_roster(const struct neb_round *r);              /* b
 bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
 /* The epoch of the last forced roster in the log up to `head`; 0: none. */
 uint32_t neb__log_forced(const struct neb_round *r, uint64_t head);
+/* … in a log whose records behind the committed ones are the frame's. */
+uint32_t neb__log_frame_forced(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index);
+/* Whether the frame's records continue the committed ones and have `hash` at `index`. */
+bool neb__log_leads_to(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
+                       const struct neb_hash *hash);
 /* Whether the log up to `head` lacks the newest forced roster. */
 bool neb__log_before_force(const struct neb_round *r, uint64_t head);
 /* The last forced roster up to `epoch`, as far as this site knows; 0: none. */

@@ -91,7 +91,7 @@ struct neb_round_frame {
     size_t blob_length;
 };
 
-enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2 }; /* HELLO_OK */
+enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2, NEB_FLAG_UNFORCED = 4 }; /* HELLO_OK */
 enum {
     NEB_FLAG_CONTRIBUTES = 1,
     NEB_FLAG_CLEAN = 2,

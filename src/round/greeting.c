@@ -35,6 +35,7 @@ static void greet_phase(struct neb_round *r, int phase)
     r->greeted = 0;
     r->greet_nonce = neb__mix64(r->cfg.seed ^ ++r->greetings); /* no older answer fits */
     r->best.view = r->best.normal = r->best.head = 0;
+    r->best.unforced = false;
     r->best.site = NEB_NO_SITE;
     greet_send(r);
 }
@@ -111,8 +112,10 @@ static void greet_enough(struct neb_round *r)
         greet_phase(r, 2); /* a site that can get a new lapse need not trust its disk */
         return;
     }
-    const uint64_t own = neb__log_before_force(r, r->head) ? 0 : r->normal;
-    bool better = r->best.normal > own || (r->best.normal == own && r->best.head > r->head);
+    const bool own = neb__log_before_force(r, r->head);
+    bool better = own != r->best.unforced
+                      ? own
+                      : r->best.normal > r->normal || (r->best.normal == r->normal && r->best.head > r->head);
     if (!better || r->best.site == NEB_NO_SITE) {
         greet_done(r, r->greet_lapse);
         return;
@@ -140,8 +143,8 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_round_fra
     }
     struct neb_round_frame a = {.type = NEB_ROUND_FRAME_HELLO_OK, .nonce = f->nonce, .phase = f->phase};
     a.flags = (uint8_t)((r->damaged || r->forgot ? 0 : NEB_FLAG_INTACT) | (p->forgot ? NEB_FLAG_FORGOT : 0));
-    a.normal =
-        neb__log_before_force(r, mine.head) ? 0 : mine.normal; /* a view of the old roster says nothing */
+    a.normal = mine.normal;
+    if (neb__log_before_force(r, mine.head)) a.flags |= NEB_FLAG_UNFORCED;
     a.head = mine.head;
     a.hash = *neb__log_hash(r, mine.head);
     a.number = r->durable.lapse[from]; /* a number in memory only would be forgotten in a crash */
@@ -201,11 +204,13 @@ void neb__view_greet_answered(struct neb_round *r, unsigned from, const struct n
     r->greeted |= neb__bit(from);
     r->greet_any |= neb__bit(from);
     if (f->view > r->best.view) r->best.view = f->view;
-    const uint64_t normal = f->epoch < r->forced_epoch ? 0 : f->normal;
-    bool better = r->best.site == NEB_NO_SITE || normal > r->best.normal ||
-                  (normal == r->best.normal && f->head > r->best.head);
-    if (better) {
-        r->best.normal = normal;
+    const bool unforced = f->epoch < r->forced_epoch || (f->flags & NEB_FLAG_UNFORCED);
+    bool better = unforced != r->best.unforced
+                      ? r->best.unforced
+                      : f->normal > r->best.normal || (f->normal == r->best.normal && f->head > r->best.head);
+    if (better || r->best.site == NEB_NO_SITE) {
+        r->best.unforced = unforced;
+        r->best.normal = f->normal;
         r->best.head = f->head;
         r->best.hash = f->hash;
         r->best.site = (uint16_t)from;
@@ -267,6 +272,11 @@ void neb__view_greet_tick(struct neb_round *r)
 /* The log that was asked for in the last phase. */
 void neb__view_greet_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
+    const bool lower = neb__log_frame_forced(r, f, r->sync_index) < neb__log_forced(r, r->head);
+    if (lower && neb__log_leads_to(r, f, r->sync_index, &r->sync_hash)) {
+        greet_done(r, r->greet_lapse); /* this site's own is the better one: it has a later forced roster */
+        return;
+    }
     if (!neb__log_install(r, f, r->sync_index, &r->sync_hash, false)) return;
     r->peer[from].unbacked = 0;
     if (r->sync_normal > r->normal) r->normal = r->sync_normal;

@@ -155,11 +155,22 @@ void neb__guilt_remind(struct neb_round *r, unsigned to, const struct neb_round_
     if (f.said[0].kind) neb__core_send(r, to, &f);
 }
 
+/* It acknowledged a part of this log that ends before a forced roster. That record may have come from a lower view, and the log's view
+ * with it: nothing is forgotten. */
+static bool before_forced(const struct neb_round *r, const struct neb_said *own)
+{
+    return neb__said_is_ack(own) && own->index < r->forced_index &&
+           neb__hash_equal(neb__log_hash(r, own->index), &own->hash);
+}
+
 void neb__guilt_reminded(struct neb_round *r, const struct neb_said *own)
 {
     const struct greeting g = {r->lapse[r->self], r->roster.epoch, r->spoke ? UINT64_MAX : r->incarnation,
                                r->boot_view,      r->boot_normal,  r->boot_head};
     if (r->state != NEB_ROUND_BOOT || own->site != r->self || r->proven || !shows_more(own, &g)) return;
+    const bool older =
+        neb__said_lapse(own, own->site) == g.lapse && own->life < g.life && own->view <= g.view;
+    if (older && before_forced(r, own)) return;
     r->proven = neb__said_genuine(own, &r->cfg.genesis, &r->cfg.seal);
     r->forgot = r->forgot || r->proven;
 }

@@ -53,7 +53,10 @@ static void displaced(struct neb_round *r, uint64_t index, uint64_t view)
 static void leave_old_view(struct neb_round *r, uint64_t view)
 {
     bool takes_part = r->state == NEB_ROUND_LEAD || r->leader != NEB_NO_SITE;
-    if (r->state != NEB_ROUND_BOOT && takes_part && view < r->view) r->leaves_view = true;
+    if (r->state == NEB_ROUND_BOOT)
+        neb__view_greet(r); /* the answers so far were judged without it */
+    else if (takes_part && view < r->view)
+        r->leaves_view = true;
 }
 
 /* Takes the record in hand, which is committed. It may displace records that were acknowledged, so nothing is touched before
@@ -313,6 +316,25 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
         if (w.index == index) found = neb__hash_equal(&h, hash);
     }
     return found;
+}
+
+bool neb__log_leads_to(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
+                       const struct neb_hash *hash)
+{
+    return leads_to(r, f, index, hash, index);
+}
+
+uint32_t neb__log_frame_forced(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index)
+{
+    struct walk w = walk_start(f);
+    uint32_t last = neb__log_forced(r, index < r->commit ? index : r->commit);
+    while (walk_next(&w) && w.index <= index) {
+        struct neb_record *rec;
+        if (w.index <= r->commit || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) continue;
+        if (neb__forced_genuine(r, rec)) last = rec->roster.epoch;
+        neb__free(rec);
+    }
+    return last;
 }
 
 /* Replaces everything behind the committed part with the frame's records, if these contain `index` with `hash`. Behind that

@@ -64,13 +64,19 @@ static bool short_vote(const struct neb_court *c, const struct neb_said *ack, co
            (!vote->index || neb__hash_equal(c->hash(c->log, vote->index), &vote->hash));
 }
 
-/* The vote is for the log of an older view. That log may have a roster that an operator forced, which makes it the better one: then what
- * was acknowledged must be known to have it, too. */
+static bool in_log(const struct neb_court *c, const struct neb_said *s)
+{
+    return s->index <= c->head && neb__hash_equal(c->hash(c->log, s->index), &s->hash);
+}
+
+/* The vote is for the log of an older view. That log may have a roster that an operator forced, which makes it the better one: unless
+ * what was acknowledged is known to have it, too, or the log of the vote not to have it. */
 static bool older_view(const struct neb_court *c, const struct neb_said *ack, const struct neb_said *vote)
 {
     const uint32_t forced = neb__vote_forced(vote);
-    bool known = ack->index <= c->head && neb__hash_equal(c->hash(c->log, ack->index), &ack->hash);
-    return vote->normal < ack->view && (!forced || (known && c->forced(c->log, ack->index) >= forced));
+    bool both = in_log(c, ack) && c->forced(c->log, ack->index) >= forced;
+    bool untrue = in_log(c, vote) && c->forced(c->log, vote->index) < forced;
+    return vote->normal < ack->view && (!forced || both || untrue);
 }
 
 bool neb__said_low_vote(const struct neb_court *c, const struct neb_said *ack, const struct neb_said *vote)

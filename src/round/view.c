@@ -146,10 +146,10 @@ static void try_lead(struct neb_round *r)
         (r->sync_normal == r->best.normal || r->best.site == r->self) &&
         neb__hash_equal(neb__log_hash(r, r->best.head),
                         &r->best.hash); /* also its own: certified records may have taken its place */
-    if (complete && !neb__core_byzantine(r) && neb__log_forced(r, r->best.head) < r->best.forced) {
-        neb__view_greet_not_backed(r,
-                                   r->best.site); /* there is no such roster in the log that it voted with */
-        neb__view_follow(r, r->view);
+    const bool backed = neb__core_byzantine(r) || neb__log_forced(r, r->best.head) >= r->best.forced;
+    if (complete && !backed) { /* when the time is up its author is not listened to for a while */
+        r->ask_phase = 3;
+        r->sync_from = r->best.site;
         return;
     }
     if (complete) {
@@ -365,10 +365,16 @@ static bool may_take_best(struct neb_round *r)
     return neb__hash_equal(&r->best.hash, &r->sync_hash);
 }
 
-/* A candidate's way to the log with which its view begins. */
+/* A candidate's way to the log with which its view begins. That log must be the one that was asked for, since a better vote may have
+ * come, and must have the forced roster that the vote names. */
 static void take_best(struct neb_round *r, const struct neb_round_frame *f)
 {
-    if (!may_take_best(r) || !neb__log_install(r, f, r->sync_index, &r->sync_hash, false)) return;
+    const bool asked = r->best.head == r->sync_index && neb__hash_equal(&r->best.hash, &r->sync_hash);
+    const bool backed =
+        neb__core_byzantine(r) || neb__log_frame_forced(r, f, r->sync_index) >= r->best.forced;
+    if (!asked || !backed || !may_take_best(r) ||
+        !neb__log_install(r, f, r->sync_index, &r->sync_hash, false))
+        return;
     r->normal = r->sync_normal = r->best.normal;
     neb__prepared_replace(r, &r->best_prepared);
 }
