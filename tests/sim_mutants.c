@@ -30,7 +30,7 @@ static bool is_rare(const char *mutant)
     static const char *const rare[] = {
         "trust_acks",     "count_void",       "no_errands",      "convict_nobody", "trust_records",
         "count_from_one", "wait_for_silent",  "void_in_silence", "no_detour",      "wait_once",
-        "ask_the_gone",   "views_over_force", "close_orders"};
+        "ask_the_gone",   "views_over_force", "close_orders",    "trust_claims"};
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)
         if (!strcmp(rare[i], mutant)) return true;
     return false;

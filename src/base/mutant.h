@@ -55,6 +55,7 @@
     X(trust_records, "a record counts without its leader's signature")                       \
     X(trust_acks, "an acknowledgement's signature is not checked")                           \
     X(trust_votes, "a vote's signature is not checked")                                      \
+    X(trust_claims, "a vote's forced roster is not looked for in its log")                   \
     X(trust_leaders, "a leader need not show its votes")                                     \
     X(trust_lapses, "a lapse counts without its site's word")                                \
     X(trust_certificates, "a certificate's signatures are not checked")                      \

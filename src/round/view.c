@@ -146,7 +146,8 @@ static void try_lead(struct neb_round *r)
         (r->sync_normal == r->best.normal || r->best.site == r->self) &&
         neb__hash_equal(neb__log_hash(r, r->best.head),
                         &r->best.hash); /* also its own: certified records may have taken its place */
-    const bool backed = neb__core_byzantine(r) || neb__log_forced(r, r->best.head) >= r->best.forced;
+    const bool backed = neb__core_byzantine(r) || NEB_MUTANT(trust_claims) ||
+                        neb__log_forced(r, r->best.head) >= r->best.forced;
     if (complete && !backed) { /* when the time is up its author is not listened to for a while */
         r->ask_phase = 3;
         r->sync_from = r->best.site;
@@ -370,8 +371,8 @@ static bool may_take_best(struct neb_round *r)
 static void take_best(struct neb_round *r, const struct neb_round_frame *f)
 {
     const bool asked = r->best.head == r->sync_index && neb__hash_equal(&r->best.hash, &r->sync_hash);
-    const bool backed =
-        neb__core_byzantine(r) || neb__log_frame_forced(r, f, r->sync_index) >= r->best.forced;
+    const bool backed = neb__core_byzantine(r) || NEB_MUTANT(trust_claims) ||
+                        neb__log_frame_forced(r, f, r->sync_index) >= r->best.forced;
     if (!asked || !backed || !may_take_best(r) ||
         !neb__log_install(r, f, r->sync_index, &r->sync_hash, false))
         return;

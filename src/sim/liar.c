@@ -113,6 +113,10 @@ static void vote_low(struct neb_sim_world *w, struct neb_sim_node *n, struct neb
     f->head = f->said[0].index = st.commit;
     f->hash = f->said[0].hash = st.commit_hash;
     f->proof.n = f->prepared.n = 0;
+    if (!draw(w, 4))
+        neb__vote_set_forced(
+            &f->said[0],
+            1 + (uint32_t)draw(w, w->roster.epoch + 2)); /* and as if a roster were forced in it */
     sign(w, n, &f->said[0]);
 }
 
