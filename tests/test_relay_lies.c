@@ -291,9 +291,11 @@ static void begin_lie(enum lie which)
     lie = which;
 }
 
+enum { PATIENCE = 30000 }; /* hundredths of a second at least: a busy machine may need several connections */
+
 static void await_logged(const char *text)
 {
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < PATIENCE; i++) {
         if (logged(text)) return;
         letters_feed();
         sleep_ms(10);
@@ -314,7 +316,7 @@ static int count(const char *text)
 static void be_greedy(void)
 {
     lie = GREEDY;
-    for (int i = 0; i < 3000 && greedy < 3; i++) letters_feed(), sleep_ms(10);
+    for (int i = 0; i < PATIENCE && greedy < 3; i++) letters_feed(), sleep_ms(10);
     lie = HONEST;
     assert_true(greedy >= 3);
     assert_in_range(chains, 1, greedy);
@@ -325,7 +327,7 @@ static void be_noisy(void)
 {
     int64_t since = neb__now_ns();
     begin_lie(NOISY);
-    for (int i = 0; i < 3000 && refusals < 300; i++) letters_feed(), sleep_ms(10);
+    for (int i = 0; i < PATIENCE && refusals < 300; i++) letters_feed(), sleep_ms(10);
     int lines = count("refuses a connection: reason");
     double s = neb__seconds_since(since);
     lie = HONEST;

@@ -157,6 +157,31 @@ static void signatures_outlive_a_start(void **state)
     solo_stop(&s);
 }
 
+/* A site that starts takes a log for one of a view only with the signature of that view's leader, or with a certificate of that view or
+ * a later one. */
+static void a_claimed_view_needs_its_leaders_signature(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_create(&s, 1, four);
+    const struct neb_hash seven = {{7}};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_LOG};
+    assert_true(neb__autograph_backs(s.r, &f, 0));
+    assert_false(neb__autograph_backs(s.r, &f, 64));
+    f.saids = 1;
+    f.said[0] = says(&s, NEB_SAID_STARTS, 0, 64, 1, &seven);
+    assert_true(neb__autograph_backs(s.r, &f, 64) && !neb__autograph_backs(s.r, &f, 128));
+    f.said[0].signature[0] ^= 1;
+    assert_false(neb__autograph_backs(s.r, &f, 64));
+    f.said[0] = says(&s, NEB_SAID_STARTS, 2, 64, 1, &seven); /* it does not lead that view */
+    assert_false(neb__autograph_backs(s.r, &f, 64));
+    f.said[0] = says(&s, NEB_SAID_VOTES, 0, 64, 1, &seven);
+    assert_false(neb__autograph_backs(s.r, &f, 64));
+    s.r->newest.n = 1, s.r->newest.view = 128;
+    assert_true(neb__autograph_backs(s.r, &f, 128) && !neb__autograph_backs(s.r, &f, 192));
+    solo_stop(&s);
+}
+
 /* Two voters show two logs of one view, each with the signature of its leader: that one is convicted, whatever lapse it names. Of
  * another site two lapses may be two promises, of which the older is void. */
 static void a_leader_with_two_logs_is_convicted(void **state)
@@ -361,6 +386,7 @@ int main(void)
         cmocka_unit_test(a_record_needs_its_leaders_signature),
         cmocka_unit_test(a_record_bears_its_leaders_view),
         cmocka_unit_test(signatures_outlive_a_start),
+        cmocka_unit_test(a_claimed_view_needs_its_leaders_signature),
         cmocka_unit_test(a_leader_with_two_logs_is_convicted),
         cmocka_unit_test(two_histories_show_signatures),
         cmocka_unit_test(a_vote_is_compared_with_certificates),

@@ -43,6 +43,12 @@ void neb__autograph_keep(struct neb_round *r, const struct neb_said *s)
     r->autograph[at] = *s;
 }
 
+static bool by_leader(const struct neb_said *s, uint64_t view)
+{
+    return (s->kind == NEB_SAID_HOLDS || s->kind == NEB_SAID_STARTS) && s->view == view &&
+           s->site == neb__view_leader_of(view);
+}
+
 /* This site's log is of view `normal`: its leader's signature goes with the vote. */
 void neb__autograph_vote(const struct neb_round *r, uint64_t normal, struct neb_round_frame *vote)
 {
@@ -51,6 +57,35 @@ void neb__autograph_vote(const struct neb_round *r, uint64_t normal, struct neb_
             vote->said[vote->saids++] = r->autograph[i];
             return;
         }
+}
+
+/* … and with the log that is given to a site that starts. A candidate that took the best log has the signature from a vote. */
+void neb__autograph_log(const struct neb_round *r, struct neb_round_frame *log)
+{
+    const int before = log->saids;
+    if (r->normal) neb__autograph_vote(r, r->normal, log);
+    for (unsigned i = 0; r->normal && log->saids == before && i < VOTES_KEPT; i++)
+        if (by_leader(&r->heard_vote[i], r->normal)) log->said[log->saids++] = r->heard_vote[i];
+}
+
+/* Whether the log in the frame may be one of the view `normal`: its leader has signed it, or a certificate shows that a quorum was in that
+ * view or above. Anybody could name a view. */
+bool neb__autograph_backs(struct neb_round *r, const struct neb_round_frame *f, uint64_t normal)
+{
+    struct neb_members m;
+    if (!neb__autograph_needed(r) || !normal || (r->newest.n && r->newest.view >= normal)) return true;
+    if (f->proof.n && f->proof.view >= normal && neb__roster_of(r, f->proof.epoch, &m) &&
+        neb__cert_valid_under(r, &f->proof, &m))
+        return true;
+    for (int i = 0; i < f->saids; i++) {
+        const struct neb_said *s = &f->said[i];
+        if (!by_leader(s, normal) || !neb__roster_of(r, s->epoch, &m) || !(m.voters & neb__bit(s->site)) ||
+            !neb__said_genuine(s, &r->cfg.genesis, &r->cfg.seal))
+            continue;
+        neb__guilt_vote(r, s, false);
+        return true;
+    }
+    return false;
 }
 
 /* A voter shows the autograph of its log. Only voters lead views: others would fill with views of their own what is kept of

@@ -110,6 +110,7 @@ struct neb_core_peer {
     uint32_t lapse_seen;           /* … and the lapse of that promise */
     uint64_t life, greeted;        /* the highest incarnation that greeted; that of the last greeting */
     bool spoke;                    /* incarnation `life` has taken part since */
+    bool greets;                   /* it has greeted, and taken part in nothing since */
     uint32_t epoch_seen;
     bool contributes, clean, done, gone, rootless, in_view; /* in_view: acked is of the present view */
     uint64_t hello_nonce;                                   /* an answer is owed once the lapse is durable */
@@ -511,6 +512,8 @@ const struct neb_said *neb__autograph_of(const struct neb_round *r, const struct
                                          uint64_t last, const struct neb_hash *hash);
 void neb__autograph_keep(struct neb_round *r, const struct neb_said *s);
 void neb__autograph_vote(const struct neb_round *r, uint64_t normal, struct neb_round_frame *vote);
+void neb__autograph_log(const struct neb_round *r, struct neb_round_frame *log);
+bool neb__autograph_backs(struct neb_round *r, const struct neb_round_frame *f, uint64_t normal);
 void neb__autograph_heard(struct neb_round *r, const struct neb_said *s, bool shown);
 void neb__autograph_show(const struct neb_round *r, struct neb_round_frame *f);
 void neb__autograph_shown(struct neb_round *r, const struct neb_round_frame *f);

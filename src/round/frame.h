@@ -26,8 +26,8 @@ enum neb_round_frame_type {
     /* normal, head, hash, applied, the newest root, its record (start) and signature,
      * flags, lapses, words, list of updates held, proof, said (acknowledgements) */
     NEB_ROUND_FRAME_REPORT,
-    NEB_ROUND_FRAME_GETLOG,  /* number: first index */
-    NEB_ROUND_FRAME_LOG,     /* number: first index; normal, head, start, hash; proof, said (none), records */
+    NEB_ROUND_FRAME_GETLOG, /* number: first index */
+    NEB_ROUND_FRAME_LOG, /* number: first index; normal, head, start, hash; proof, said (leaders' signatures), records */
     NEB_ROUND_FRAME_REQUEST, /* order: for the leader to carry out */
     NEB_ROUND_FRAME_GOODBYE, /* the sender stops and may come back later */
     NEB_ROUND_FRAME_FORCE,   /* order: FORCE or ADOPT, for everybody */

@@ -272,6 +272,7 @@ void neb__view_greet_tick(struct neb_round *r)
 /* The log that was asked for in the last phase. */
 void neb__view_greet_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
+    if (r->sync_normal > r->normal && !neb__autograph_backs(r, f, r->sync_normal)) return;
     const bool lower = neb__log_frame_forced(r, f, r->sync_index) < neb__log_forced(r, r->head);
     if (lower && neb__log_leads_to(r, f, r->sync_index, &r->sync_hash)) {
         greet_done(r, r->greet_lapse); /* this site's own is the better one: it has a later forced roster */
@@ -327,6 +328,7 @@ void neb__view_greet_remember(struct neb_core_peer *p, const struct neb_round_fr
     uint64_t view = vote ? f->number : f->view;
     if (!vote && !ack && f->type != NEB_ROUND_FRAME_PING) return;
     p->spoke = true;
+    p->greets = false;
     if (f->lapse > p->lapse_seen) new_lapse(p, f->lapse, p->greeted < p->life ? p->greeted : p->life);
     if (view > p->view_seen) p->view_seen = view, p->head_seen = 0;
     if (ack && view == p->view_seen && f->head > p->head_seen) p->head_seen = f->head;
@@ -356,6 +358,7 @@ void neb__view_greet_asked(struct neb_round *r, unsigned from, const struct neb_
     const bool blank = !f->lapse && !f->normal && !f->head;
     p->forgot = went_back(p, f) || (blank && took_part(r, from));
     p->odd = p->in_view = false;
+    p->greets = true;
     for (size_t i = 0; i < r->updates; i++) /* it will report the updates it has now */
         r->update[i].have &= ~neb__bit(from);
     neb__guilt_remind(r, from, f);

@@ -57,6 +57,7 @@ static void begin_view(struct neb_round *r)
                                  .hash = r->start_hash};
     if (!neb__votes_hash(r->vote, r->votes, &r->start.more) || !neb__cert_say(r, &r->start))
         r->start.kind = 0;
+    if (r->start.kind) neb__autograph_keep(r, &r->start);
 }
 
 void neb__lead_start(struct neb_round *r)

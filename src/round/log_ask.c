@@ -93,6 +93,7 @@ static size_t send_chunk(struct neb_round *r, unsigned to, uint64_t first, uint6
     if (c && c->index >= first && end < r->commit)
         end = c->index; /* the rest comes with its own certificate */
     if (neb__core_leads(r)) end = signed_end(r, end, &f);
+    if (r->peer[to].greets) neb__autograph_log(r, &f);
     for (uint64_t i = first; i && i <= end; i++) {
         const struct neb_core_entry *e = &r->log[i - 1];
         uint8_t n[4];
