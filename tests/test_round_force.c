@@ -1,8 +1,8 @@
 /* A forced roster and a log of a high view of the roster before it.
  *
  * Five sites, of which 3 and 4 are lost. Before that, 2 was with them in a view above that of 0 and 1. The operator forces the roster
- * of 0, 1 and 2 while 2 is out of reach, so 0 and 1 commit in views below that of site 2's log. What they have committed must stay,
- * whoever is away when 2 comes back. */
+ * of 0, 1 and 2 while 2 is out of reach, so 0 and 1 commit in views below that of site 2's log. Their records must stay, whoever is
+ * away when 2 comes back. */
 #include "check.h"
 #include "solo.h"
 #include "round/proof.h"
@@ -93,12 +93,15 @@ static void lose_two(struct crowd *c)
     assert_int_equal(c->s[2].r->commit, 1);
 }
 
-static void force(struct crowd *c)
+/* The operator forces the roster at 0 and 1. Gives the one of them that commits it first. */
+static unsigned force(struct crowd *c)
 {
     struct neb_order o = solo_order(
         &c->s[0], (struct neb_order){.op = NEB_OP_FORCE, .epoch = 3, .roster = left}, NEB_BY_OPERATOR);
     for (int i = 0; i < 2; i++)
         solo_event(&c->s[i], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
+    assert_true(crowd_run(c, 30000, one_has_two));
+    return first_of(c);
 }
 
 /* `b` and 2 go on with what was committed, then all three. Nobody is taken for a liar. */
@@ -133,9 +136,7 @@ static void its_record_stays(void **state)
     (void)state;
     struct crowd c;
     lose_two(&c);
-    force(&c);
-    assert_true(crowd_run(&c, 30000, one_has_two));
-    const unsigned a = first_of(&c), b = !a;
+    const unsigned a = force(&c), b = !a;
     const struct neb_round *first = c.s[a].r, *other = c.s[b].r;
     const struct neb_hash second = first->log[1].hash;
     split(&c, neb__bit(a), false);
@@ -153,9 +154,7 @@ static void records_behind_it_stay(void **state)
     struct crowd c;
     lose_two(&c);
     const uint64_t old = c.s[2].r->normal;
-    force(&c);
-    assert_true(crowd_run(&c, 30000, one_has_two));
-    const unsigned a = first_of(&c), b = !a;
+    const unsigned a = force(&c), b = !a;
     const struct neb_round *first = c.s[a].r, *other = c.s[b].r;
     crowd_run(&c, 1000, NULL);
     assert_true(other->commit == 2 && leader_of(&c, (int)b) == a);
@@ -179,9 +178,7 @@ static void its_old_leader_is_not_followed(void **state)
     (void)state;
     struct crowd c;
     rise(&c);
-    force(&c);
-    assert_true(crowd_run(&c, 30000, one_has_two));
-    const unsigned a = first_of(&c), b = !a;
+    const unsigned a = force(&c), b = !a;
     const struct neb_round *first = c.s[a].r, *other = c.s[b].r;
     const struct neb_hash second = first->log[1].hash;
     split(&c, neb__bit(a), false);
@@ -202,9 +199,7 @@ static void the_first_of_two_stays(void **state)
     struct crowd c;
     const struct neb_members again = {5, 7, 7, 7, NEB_NO_SITE};
     lose_two(&c);
-    force(&c);
-    assert_true(crowd_run(&c, 30000, one_has_two));
-    const unsigned a = first_of(&c), b = !a;
+    const unsigned a = force(&c), b = !a;
     const struct neb_hash second = c.s[a].r->log[1].hash;
     split(&c, neb__bit(a), false);
     struct neb_order o = solo_order(
@@ -235,8 +230,8 @@ static bool both_have_two(const struct crowd *c)
     return c->s[0].r->commit >= 2 && c->s[1].r->commit >= 2;
 }
 
-/* Two rosters of one epoch contradict each other, and the operator adopts the history of 0 and 1. What they had in it stays, although 2
- * was in a higher view of the other one. */
+/* Two rosters of one epoch contradict each other, and the operator adopts the history of 0 and 1. Its records stay, although 2 was in a
+ * higher view of the other one. */
 static void the_adopted_history_stays(void **state)
 {
     (void)state;
@@ -340,6 +335,61 @@ static void a_claim_to_a_forced_roster_must_be_true(void **state)
     a_false_claim(true);
 }
 
+/* Frames of that type that it has sent. */
+static int sent(const struct solo *s, uint8_t type)
+{
+    static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+    static struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
+    int count = 0;
+    for (size_t at = 0, n; at < s->letters.len; at += 8 + n) {
+        struct neb_round_frame f;
+        n = neb__get32(s->letters.data + at);
+        assert_ok(neb__round_frame_decode(s->letters.data + at + 8, n, items, certs, &f));
+        count += f.type == type;
+    }
+    return count;
+}
+
+/* A roster that an operator forced may be in no record, as at the end of a run. A site that sees only a newer epoch asks, and is told: also
+ * from views far below its own, and if it has committed another record in the place of the forced roster's. Who is only behind is not. */
+static void who_asks_is_told(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_create(&s, 0, (struct neb_members){1, 1, 1, 1, NEB_NO_SITE});
+    s.other = &s;
+    solo_run(&s, 10000);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    struct neb_order o = solo_order(
+        &s, (struct neb_order){.op = NEB_OP_FORCE, .epoch = 3, .roster = {3, 3, 1, 1, NEB_NO_SITE}},
+        NEB_BY_OPERATOR);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
+    solo_run(&s, 5000);
+    assert_true(s.r->commit == 1 && s.r->forced_index == 1 && s.r->roster.epoch == 3);
+    struct neb_round_frame ask = {
+        .type = NEB_ROUND_FRAME_GETLOG, .from = 1, .epoch = 1, .roster_id = 7, .number = 1};
+    int before = sent(&s, NEB_ROUND_FRAME_FORCE);
+    solo_frame(&s, ask); /* it is behind: the record tells it */
+    assert_int_equal(sent(&s, NEB_ROUND_FRAME_FORCE), before);
+    solo_run(&s, 2000);
+    ask.commit = 1, ask.number = 2; /* another record in its place */
+    solo_frame(&s, ask);
+    assert_int_equal(sent(&s, NEB_ROUND_FRAME_FORCE), before + 1);
+    solo_run(&s, 2000);
+    ask.view = s.r->view + NEB_VIEW_LEAP + 64;
+    solo_frame(&s, ask);
+    assert_int_equal(sent(&s, NEB_ROUND_FRAME_FORCE), before + 2);
+    solo_run(&s, 2000);
+    ask.epoch = 3, ask.view = 0, ask.roster_id = 0;
+    solo_frame(&s, ask);
+    assert_int_equal(sent(&s, NEB_ROUND_FRAME_FORCE), before + 2);
+    before = sent(&s, NEB_ROUND_FRAME_GETLOG);
+    solo_frame(&s, (struct neb_round_frame){
+                       .type = NEB_ROUND_FRAME_PING, .from = 1, .epoch = 4, .commit = s.r->commit});
+    assert_int_equal(sent(&s, NEB_ROUND_FRAME_GETLOG), before + 1);
+    solo_stop(&s);
+}
+
 struct two_records {
     struct neb_hash hash[2];
 };
@@ -385,6 +435,7 @@ int main(void)
         cmocka_unit_test(the_first_of_two_stays),
         cmocka_unit_test(the_adopted_history_stays),
         cmocka_unit_test(a_claim_to_a_forced_roster_must_be_true),
+        cmocka_unit_test(who_asks_is_told),
         cmocka_unit_test(a_vote_with_a_forced_roster_is_judged_by_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

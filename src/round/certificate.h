@@ -29,8 +29,8 @@ struct neb_said {
     uint8_t kind, site;
     uint32_t epoch, life; /* life: the incarnation that says it */
     uint64_t view, normal, index;
-    struct neb_hash hash,
-        more; /* more: STARTS: of the votes; VOTES: not zero before a forced roster (below) */
+    struct neb_hash hash;
+    struct neb_hash more; /* STARTS: of the votes; VOTES: a forced epoch (below) */
     struct neb_lapse_table lapses;
     uint8_t signature[NEB_SEAL_SIZE];
 };

@@ -384,6 +384,10 @@ bool neb__core_leads(const struct neb_round *r);
 bool neb__core_gives(const struct neb_round *r,
                      unsigned site); /* updates and cells: a member, directly linked */
 void neb__core_conflict(struct neb_round *r);
+uint64_t neb__core_roster_id(const struct neb_members *m);
+
+/* receive.c */
+void neb__core_frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n);
 
 /* log.c */
 const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index);
@@ -596,7 +600,7 @@ bool neb__order_in_time(const struct neb_round *r, const struct neb_record *rec)
 bool neb__order_superseded(const struct neb_round *r, const struct neb_record *rec);
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past);
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
-void neb__order_pass_on(struct neb_round *r, unsigned to, uint64_t commit);
+void neb__order_pass_on(struct neb_round *r, unsigned to, const struct neb_round_frame *hears);
 void neb__order_show(struct neb_round *r, unsigned to);
 void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from);
 void neb__order_log(struct neb_round *r, const struct neb_round_frame *f);

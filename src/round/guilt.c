@@ -123,8 +123,8 @@ struct greeting {
 };
 
 /* A site whose disk went back in time is reminded by its own signature. Nobody else's word counts: one liar could keep a site
- * waiting for answers that nobody is there to give. Who knows a newer roster has the record that made it, and with it all that counts
- * of what it acknowledged under the older one. */
+ * waiting for answers that nobody is there to give. An older roster's acknowledgements do not count: the record
+ * that made the newer one stands behind all of them that were committed, and an operator's order voids the rest. */
 static bool shows_more(const struct neb_said *s, const struct greeting *g)
 {
     uint32_t lapse = neb__said_lapse(s, s->site);

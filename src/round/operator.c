@@ -173,15 +173,16 @@ uint32_t neb__order_forced_until(const struct neb_round *r, uint32_t epoch)
     return last;
 }
 
-/* To a site that knows an older roster, and whose commit is `commit`. It cannot learn of the order from committed records if that is not
- * one, or if it has committed another one in its place; then it says so. */
-void neb__order_pass_on(struct neb_round *r, unsigned to, uint64_t commit)
+/* To everybody, or to a site that knows an older roster (`hears`: what it sent). It cannot learn of the order from committed records if
+ * that is not one, or if it has committed another one in its place; then it says so. */
+void neb__order_pass_on(struct neb_round *r, unsigned to, const struct neb_round_frame *hears)
 {
     struct neb_round_frame f = {.type = NEB_ROUND_FRAME_FORCE};
-    uint64_t index = r->forced_index;
+    const uint64_t index = r->forced_index;
+    const bool other = hears && index <= hears->commit && hears->epoch < neb__log_forced(r, index);
     if (r->forced)
         f.order = r->force;
-    else if (index && (index > r->commit || index <= commit))
+    else if (index && (index > r->commit || other))
         f.order = *r->log[index - 1].record->order;
     if (f.order.op) neb__core_send(r, to, &f);
 }
@@ -263,7 +264,7 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
     r->conflict = false;
     r->awaited.op = 0;
     for (unsigned i = 0; from == NEB_NO_SITE && i < NEB_SITES_MAX; i++)
-        if (r->roster.members & neb__bit(i)) neb__order_pass_on(r, i, 0);
+        if (r->roster.members & neb__bit(i)) neb__order_pass_on(r, i, NULL);
     neb__core_act(r, NEB_ACT_ROSTER);
     if (r->state == NEB_ROUND_BOOT)
         neb__view_greet(r);

@@ -46,7 +46,7 @@ struct neb_action *neb__core_act(struct neb_round *r, enum neb_action_type type)
 }
 
 /* Frames carry this number, so that two rosters of one epoch do not go unnoticed. */
-static uint64_t roster_id(const struct neb_members *m)
+uint64_t neb__core_roster_id(const struct neb_members *m)
 {
     return neb__mix64(m->members ^ neb__mix64(m->voters ^ neb__mix64(m->trains ^ neb__mix64(m->heavy))));
 }
@@ -59,7 +59,7 @@ void neb__core_send(struct neb_round *r, unsigned to, const struct neb_round_fra
     neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
     f->from = r->self;
     f->epoch = r->roster.epoch;
-    f->roster_id = roster_id(&r->roster);
+    f->roster_id = neb__core_roster_id(&r->roster);
     f->view = r->view;
     f->commit = r->commit;
     f->lapse = r->lapse[r->self];
@@ -245,103 +245,6 @@ void neb__core_conflict(struct neb_round *r)
            "forced; nothing is committed until `nebula-i adopt` names the right one");
 }
 
-/* The peer stops on purpose: nobody waits for it, and if it led, the next leader need not wait for a
- * timeout. */
-static void goodbye(struct neb_round *r, unsigned from)
-{
-    r->peer[from].gone = true;
-    if (from != r->leader || (r->state != NEB_ROUND_FOLLOW && r->state != NEB_ROUND_SYNC)) return;
-    neb__view_follow(r, r->view);
-    neb__view_campaign(r);
-}
-
-/* Whether the frame has numbers that no run reaches. Taken at face value, one of them would use up the
- * views, or the lapses, for everybody. */
-static bool absurd(const struct neb_round *r, const struct neb_round_frame *f)
-{
-    const uint64_t top = r->view + NEB_VIEW_LEAP;
-    bool view = f->type == NEB_ROUND_FRAME_ASK || f->type == NEB_ROUND_FRAME_ASK_OK ||
-                f->type == NEB_ROUND_FRAME_ELECT || f->type == NEB_ROUND_FRAME_VOTE;
-    bool lapse = f->type == NEB_ROUND_FRAME_HELLO || f->type == NEB_ROUND_FRAME_HELLO_OK;
-    if (f->view > top || f->normal > f->view || (view && f->number > top)) return true;
-    if (f->lapse > NEB_LAPSE_MAX || (lapse && f->number > NEB_LAPSE_MAX)) return true;
-    for (int i = 0; i < NEB_SITES_MAX; i++)
-        if (f->lapses[i] > NEB_LAPSE_MAX) return true;
-    for (int i = 0; i < f->saids; i++)
-        if (f->said[i].view > top || f->said[i].normal > top) return true;
-    return f->proof.view > top || f->prepared.view > top;
-}
-
-/* The peer knows an older roster: first it learns of this one, then of everything else. */
-static void tell_roster(struct neb_round *r, unsigned to, const struct neb_round_frame *f)
-{
-    if (r->now - r->peer[to].chain < r->cfg.ping_ms / 2) return;
-    r->peer[to].chain = r->now;
-    neb__log_give(r, to, f->commit + 1, r->commit);
-    neb__order_pass_on(r, to, f->commit);
-}
-
-static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
-{
-    struct neb_round_frame f;
-    if (from >= NEB_SITES_MAX || neb__round_frame_decode(bytes, n, r->items, r->certs, &f) != NEB_OK ||
-        f.from != from)
-        return;
-    bool member = r->roster.members & neb__bit(from);
-    if (absurd(r, &f)) {
-        bool far = f.view > r->view + NEB_VIEW_LEAP && f.view < NEB_VIEW_MAX && f.number < NEB_VIEW_MAX;
-        if (member && far && f.epoch == r->roster.epoch && !r->conflict) neb__view_far_above(r, from, &f);
-        if (far && f.epoch < r->roster.epoch && !r->conflict) tell_roster(r, from, &f);
-        return;
-    }
-    r->peer[from].owed = 0;
-    /* The sender's roster may lack this site, or this site's roster may lack the sender. A
-     * stranger's roster contradicts nothing. */
-    bool known = r->ever & neb__bit(from);
-    if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) {
-        neb__core_doubt(r, from);
-        neb__order_show(r, from); /* a contradiction is proven by two orders, not by a number */
-        if (f.type != NEB_ROUND_FRAME_FORCE && f.type != NEB_ROUND_FRAME_GETLOG &&
-            f.type != NEB_ROUND_FRAME_LOG)
-            return;
-    }
-    if (f.type == NEB_ROUND_FRAME_GUILT) {
-        if (!neb__guilt_may_look(r, from)) return;
-        if (f.saids == 1) neb__guilt_reminded(r, &f.said[0]);
-        if (f.prepared.n) neb__autograph_shown(r, &f);
-        neb__guilt_shown(r, &f.prepared);
-        if (!f.prepared.n) neb__guilt_look(r, f.said, f.saids);
-        return;
-    }
-    if (f.type == NEB_ROUND_FRAME_FORCE) {
-        neb__order_force(r, &f.order, from);
-        return;
-    }
-    if (f.type == NEB_ROUND_FRAME_LOG) neb__order_log(r, &f);
-    if (r->conflict && f.type != NEB_ROUND_FRAME_GETLOG) return;
-    if (f.epoch < r->roster.epoch) tell_roster(r, from, &f);
-    if (f.type == NEB_ROUND_FRAME_LOG) {
-        /* A site may have been admitted in an epoch that this site has not heard
-         * of; then it is the one to tell. */
-        if (member || f.epoch > r->roster.epoch) neb__log_frame(r, from, &f);
-        return;
-    }
-    if (f.epoch > r->roster.epoch && f.commit > r->commit) neb__log_ask(r, from, r->commit + 1, false);
-    if (f.type == NEB_ROUND_FRAME_GETLOG) {
-        if (r->damaged || r->forgot || !f.number) return;
-        neb__log_give(r, from, f.number, member ? r->head : r->commit);
-        return;
-    }
-    if (!member) return; /* fenced: evicted, or not admitted yet */
-    if (f.type == NEB_ROUND_FRAME_REPORT) {
-        neb__lapses_learn(r, from, &f);
-        neb__lead_report(r, from, &f);
-    }
-    if (f.type == NEB_ROUND_FRAME_REQUEST && neb__core_leads(r)) neb__lead_request(r, &f.order);
-    if (f.type == NEB_ROUND_FRAME_GOODBYE) goodbye(r, from);
-    neb__view_frame(r, from, &f);
-}
-
 static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
 {
     if (site >= NEB_SITES_MAX || site == r->self) return;
@@ -447,11 +350,15 @@ static void ending(struct neb_round *r)
     if (!found && !neb__core_caught_up(r)) return;
     if (!r->final_since) r->final_since = r->now;
     bool kept = r->durable.commit >= r->final_index; /* a start after this one finds the end on its disk */
-    if (!found && r->now < r->final_since + patience(r) && !(kept && dispensable(r))) return;
+    bool needed = !found && !dispensable(r);
+    if ((needed || !(found || kept)) && r->now < r->final_since + patience(r)) return;
+    if (needed)
+        neb__core_note(r, "the run is over, but a member still lacks something of its result; this site has waited for "
+                          "it long enough, and goes; to complete that member, start both again");
     r->paused_end = true;
     if (neb__core_leads(r)) neb__lead_ping(r); /* who waits for the others hears that they have everything */
     pass_on_the_end(r);
-    neb__core_act(r, NEB_ACT_ENDED);
+    neb__core_act(r, NEB_ACT_ENDED)->count = needed;
 }
 
 /* This site's own signature shows that it has forgotten a promise: it asks the others before it votes again. */
@@ -503,7 +410,7 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
         case NEB_EV_TICK: break;
         case NEB_EV_PEER_UP: peer_event(r, ev->site, true, ev->far); break;
         case NEB_EV_PEER_DOWN: peer_event(r, ev->site, false, false); break;
-        case NEB_EV_FRAME: frame(r, ev->site, ev->bytes, ev->length); break;
+        case NEB_EV_FRAME: neb__core_frame(r, ev->site, ev->bytes, ev->length); break;
         case NEB_EV_WRITTEN: neb__log_written(r, ev->id, ev->status); break;
         case NEB_EV_STEP: r->steps += (int64_t)ev->count; break;
         case NEB_EV_CAPTURED: neb__core_captured(r, ev); break;

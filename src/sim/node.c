@@ -121,9 +121,12 @@ static void look(struct neb_sim_world *w, struct neb_sim_node *n, const struct n
  * others hear of them later still. */
 enum { LINKS_MS = 4000 };
 
-static bool may_depart(struct neb_sim_world *w, struct neb_sim_node *n)
+/* `impatient`: it has waited long enough for somebody who still lacks something, who may have had a fault all the time. Those that
+ * go then must have waited behind the last fault. */
+static bool may_depart(struct neb_sim_world *w, struct neb_sim_node *n, bool impatient)
 {
     if (!w->healed || !draw(w, 4)) return false;
+    if (impatient && w->now < w->healed_at + 6 * w->cfg.contact_ms) return false;
     if (w->opt.lasting_cuts && w->now < w->healed_at + LINKS_MS) return false;
     for (int i = 0; i < w->sites; i++) {
         const struct neb_sim_node *o = &w->node[i];
@@ -177,7 +180,7 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
     case NEB_ACT_RESUME: n->paused = false; break;
     case NEB_ACT_ENDED:
         n->ended = true;
-        n->departs = may_depart(w, n);
+        n->departs = may_depart(w, n, a->count);
         TRACE(w, "site %d ends%s", n->id, n->departs ? " and goes" : "");
         break;
     case NEB_ACT_HALT:

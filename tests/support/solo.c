@@ -225,9 +225,7 @@ void solo_frame(struct solo *s, struct neb_round_frame f)
     struct neb_buf b;
     neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
     if (!f.epoch) f.epoch = m->epoch;
-    if (!f.roster_id)
-        f.roster_id =
-            neb__mix64(m->members ^ neb__mix64(m->voters ^ neb__mix64(m->trains ^ neb__mix64(m->heavy))));
+    if (!f.roster_id) f.roster_id = neb__core_roster_id(m);
     if (!f.view) f.view = s->r->view;
     assert_ok(neb__round_frame_encode(&f, &b));
     solo_event(s, (struct neb_event){.type = NEB_EV_FRAME, .site = f.from, .bytes = b.data, .length = b.len});

@@ -139,7 +139,8 @@ static neb_status choose_subgroups(struct neb_ocl *dev)
             "opencl %d: %s has no subgroups, or runs the kernels for CPUs; unset NEBULA_OPENCL_SUBGROUPS",
             dev->config.index, dev->name);
     dev->subgroups = there && !(wanted && !strcmp(wanted, "no"));
-    dev->language = !dev->subgroups || version < 200 ? "CL1.2" : version >= 300 ? "CL3.0" : "CL2.0";
+    dev->language = "CL1.2";
+    if (dev->subgroups && version >= 200) dev->language = version >= 300 ? "CL3.0" : "CL2.0";
     return NEB_OK;
 }
 
