@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares import and export with the transformers library (needs torch and transformers).
 
-    python3 tools/hf_parity.py record tests/data/hf [NAME…]  records small random models and their logits, for tests/test_hf.c
+    python3 tools/hf_parity.py record tests/data/hf [NAME…]  records small random models and their logits, for tests/test_hf*.c
     python3 tools/hf_parity.py sentence tests/data/labse     records a small LaBSE and its sentence vectors, for tests/score_encoder.sh
     python3 tools/hf_parity.py table build/release/nebula-i   one line a family: import and export against transformers, and texts
     python3 tools/hf_parity.py check build/release/nebula-i   from_pretrained() loads an export and computes the same

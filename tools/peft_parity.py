@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares adapters with the peft library (needs torch, transformers and peft).
 
-    python3 tools/peft_parity.py record tests/data/hf [NAME…]  records adapters of the recorded llama3, and logits, for tests/test_hf.c
+    python3 tools/peft_parity.py record tests/data/hf [NAME…]  records adapters of the recorded llama3, and logits, for tests/test_hf*.c
     python3 tools/peft_parity.py table build/release/nebula-i [METHOD…]   one line a case: import and export of adapters against peft, and texts
 """
 import os

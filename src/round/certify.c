@@ -317,8 +317,9 @@ bool neb__roster_of(const struct neb_round *r, uint32_t epoch, struct neb_member
 }
 
 /* Whether the view may begin with a shorter log than the best of its votes, which has a roster forced in epoch `forced`. Until an
- * operator's roster is in the log its leaders cut records whose updates are gone. Who learns of it later must not take them for liars.
- * Under `byzantine` a prepared record does not tell what the log was: there the views up to that of the roster's record count. */
+ * operator's roster is in the log its leaders cut records whose updates are gone, and sites that learn of the roster later must not
+ * take them for liars. Under `byzantine` a prepared record does not tell what the log was: there the views up to that of the
+ * roster's record count. */
 bool neb__start_may_cut(const struct neb_round *r, const struct neb_said *start, uint32_t forced)
 {
     const bool majority = !neb__core_byzantine(r), lacks = forced < start->epoch;

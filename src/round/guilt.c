@@ -116,7 +116,7 @@ bool neb__guilt_compare(struct neb_round *r, const struct neb_said *s)
 
 /* ---- reminding ----------------------------------------------------------------------------------------- */
 
-/* What a site says that greets: the lapse, its roster, the number of its life, and the promises on its disk. */
+/* What a greeting says: the site's lapse, its roster, the number of its life, and the promises on its disk. */
 struct greeting {
     uint32_t lapse, epoch;
     uint64_t life, view, normal, head;

@@ -353,8 +353,9 @@ static void ending(struct neb_round *r)
     bool needed = !found && !dispensable(r);
     if ((needed || !(found || kept)) && r->now < r->final_since + patience(r)) return;
     if (needed)
-        neb__core_note(r, "the run is over, but a member still lacks something of its result; this site has waited for "
-                          "it long enough, and goes; to complete that member, start both again");
+        neb__core_note(
+            r, "the run is over, but a member still lacks something of its result; this site has waited for "
+               "it long enough, and goes; to complete that member, start both again");
     r->paused_end = true;
     if (neb__core_leads(r)) neb__lead_ping(r); /* who waits for the others hears that they have everything */
     pass_on_the_end(r);

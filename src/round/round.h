@@ -151,7 +151,7 @@ enum neb_action_type {
     NEB_ACT_RESUME,
     NEB_ACT_ROSTER, /* the roster changed */
     NEB_ACT_HALT, /* text: why this site cannot go on; bytes: a certificate that shows it, to be kept, or none */
-    NEB_ACT_ENDED,   /* theta is final, and everybody in reach has it (count: or this site has waited long enough):
+    NEB_ACT_ENDED, /* theta is final, and everybody in reach has it (count: or this site has waited long enough):
                         this site may stop */
     NEB_ACT_BUDGET,  /* count: permille of the line that rounds may use from now on */
     NEB_ACT_NOTE,    /* text: something a person should know */

@@ -1,0 +1,192 @@
+/* test_hf_adapters.c: adapters of the peft library: what they compute here and there, and folders that lie. */
+#include "check.h"
+#include "folders.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "store/safetensors.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The model with what the method added beside its weights. neb__ready_open() may merge it. */
+static void open_apart(const char *path, neb_device *device, struct neb_ready *m)
+{
+    int n;
+    memset(m, 0, sizeof *m);
+    m->device = device;
+    assert_ok(neb__model_yaml_read(path, &m->folder));
+    assert_ok(neb_params_create(&m->params));
+    assert_ok(neb__model_create(&m->folder.model, &m->folder.peft, "", NULL, m->params, &m->model));
+    assert_ok(neb_params_ready(m->params, device, 1));
+    assert_ok(neb__folder_load(&m->folder, m->model, NULL, true, &n));
+}
+
+/* off: by how much a value may differ; 0: the same bytes. */
+static void same_tensors(const char *was_path, const char *is_path, double off)
+{
+    struct neb_st *was, *is;
+    assert_ok(neb__st_open(was_path, &was));
+    assert_ok(neb__st_open(is_path, &is));
+    assert_int_equal(neb__st_count(was), neb__st_count(is));
+    for (int i = 0; i < neb__st_count(is); i++) {
+        const struct neb_st_tensor *x = neb__st_at(is, i), *y = neb__st_find(was, x->name);
+        assert_non_null(y);
+        assert_int_equal(x->rank, y->rank);
+        for (int k = 0; k < x->rank; k++) assert_int_equal(x->shape[k], y->shape[k]);
+        assert_int_equal(x->size, y->size);
+        if (!off) assert_memory_equal(x->data, y->data, x->size);
+        for (size_t k = 0; off && k < x->size / sizeof(float); k++)
+            assert_true(fabs((double)(((const float *)x->data)[k] - ((const float *)y->data)[k])) <= off);
+    }
+    neb__st_close(was);
+    neb__st_close(is);
+}
+
+static void check_adapter(const char *name, neb_device *device, const char *on)
+{
+    struct vectors v;
+    struct neb_ready m;
+    char path[700], out[700];
+    assert_ok(neb__hf_import_adapter(folder_recorded(name), folder_in("base"), folder_in("both")));
+    snprintf(path, sizeof path, "%s/expect.bin", folder_recorded(name));
+    vectors_load(path, &v);
+    open_apart(folder_in("both"), device, &m);
+    const char *patterns = strstr(name, "ia3") ? m.folder.peft.ia3_on : m.folder.peft.lora_on;
+    if (on) assert_string_equal(patterns, on);
+    for (int i = 0; i < 2; i++) folder_compare(&m, name, &v, i);
+    neb__ready_close(&m);
+    assert_ok(neb__ready_open(folder_in("both"), NULL, device, &m));
+    for (int i = 0; i < 2; i++) folder_compare(&m, name, &v, i);
+    neb__ready_close(&m);
+    if (on) { /* merged: the same numbers without the method */
+        assert_ok(neb__hf_export(folder_in("both"), folder_in("merged")));
+        assert_ok(neb__hf_import(folder_in("merged"), folder_in("plain")));
+        assert_ok(neb__ready_open(folder_in("plain"), NULL, device, &m));
+        assert_string_equal(m.folder.peft.method, "full");
+        for (int i = 0; i < 2; i++) folder_compare(&m, name, &v, i);
+        neb__ready_close(&m);
+    }
+    vectors_free(&v);
+    assert_ok(neb__hf_export_adapter(folder_in("both"), folder_in("adapter")));
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder_recorded(name));
+    snprintf(out, sizeof out, "%s/adapter_model.safetensors", folder_in("adapter"));
+    same_tensors(path, out, strstr(name, "prefix") ? 1e-6 : 0); /* its keys are turned there and back */
+}
+
+static void adapters_compute_as_in_peft(void **state)
+{
+    (void)state;
+    neb_device *device;
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    assert_ok(neb__hf_import(folder_recorded("llama3"), folder_in("base")));
+    check_adapter("llama3_lora", device, "*.attention.q,*.attention.v,*.ffn.up");
+    check_adapter("llama3_dora", device, "*.attention.k,*.ffn.gate,*.ffn.out");
+    check_adapter("llama3_ia3", device, "*.attention.k,*.attention.v");
+    check_adapter("llama3_prefix", device, NULL); /* it cannot be merged */
+    check_adapter("llama3_prompt", device, NULL);
+    check_log_quiet();
+    assert_status(neb__hf_export(folder_in("both"), folder_in("never")), NEB_ERR_UNSUPPORTED);
+    check_log_restore();
+    neb_device_close(device);
+}
+
+static void nothing_is_written_over_itself(void **state)
+{
+    (void)state;
+    char link[300];
+    folder_copy("llama3", "config.json", "itself");
+    folder_copy("llama3", "model.safetensors", "itself");
+    snprintf(link, sizeof link, "%s", folder_in("link"));
+    assert_int_equal(symlink("itself", link), 0);
+    check_log_quiet();
+    assert_status(neb__hf_import(folder_in("itself"), link), NEB_ERR_INVALID);
+    assert_ok(neb__hf_import(folder_recorded("llama3"), folder_in("base")));
+    snprintf(link, sizeof link, "%s", folder_in("base"));
+    assert_status(neb__hf_export(link, link), NEB_ERR_INVALID);
+    assert_status(neb__hf_export_adapter(link, link), NEB_ERR_INVALID);
+    assert_status(neb__hf_import_adapter(folder_recorded("llama3_lora"), link, link), NEB_ERR_INVALID);
+    check_log_restore();
+}
+
+/* A name that ends where the letter of a LoRA matrix is expected. */
+static void short_names_are_answered(void)
+{
+    char path[500];
+    static const float value[1];
+    static const char *const names[] = {"base_model.model.lora_", "base_model.model.model.lora_",
+                                        "base_model.model.model.layers.0.self_attn.q_proj.lora_A",
+                                        "base_model.model..lora_B.weight", ".lora_"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct neb_st_tensor t = {
+            .name = names[i], .type = NEB_ST_F32, .rank = 1, .shape = {1}, .data = value, .size = 4};
+        snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder_in("wrong"));
+        assert_ok(neb__st_write(path, &t, 1, NULL, 0644));
+        assert_status(neb__hf_import_adapter(folder_in("wrong"), folder_in("base"), folder_in("never")),
+                      NEB_ERR_NOTFOUND);
+    }
+}
+
+static void wrong_adapters_are_answered(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        neb_status status;
+        const char *says;
+    } wrong[] = {
+        {"{", NEB_ERR_CORRUPT, "adapter_config.json"},
+        {"{\"peft_type\": \"LOHA\"}", NEB_ERR_UNSUPPORTED, "'peft_type'"},
+        {"{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 0}", NEB_ERR_UNSUPPORTED, "num_virtual"},
+        {"{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 2}", NEB_ERR_NOTFOUND, "is no prompt"},
+        {"{\"peft_type\": \"PREFIX_TUNING\"}", NEB_ERR_CORRUPT, "num_virtual_tokens"},
+        {"{\"peft_type\": \"PREFIX_TUNING\", \"num_virtual_tokens\": 2}", NEB_ERR_NOTFOUND, "is no prefix"},
+        {"{\"peft_type\": \"P_TUNING\"}", NEB_ERR_UNSUPPORTED, "'peft_type'"},
+        {"{\"peft_type\": \"IA3\"}", NEB_ERR_NOTFOUND, "is not IA3"}, /* the tensors are LoRA's */
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"bias\": \"all\"}", NEB_ERR_UNSUPPORTED, "'bias'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_dora\": true}", NEB_ERR_CORRUPT, "magnitudes"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_bias\": true}", NEB_ERR_UNSUPPORTED, "'lora_bias'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 4}}", NEB_ERR_UNSUPPORTED,
+         "'rank_pattern'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 6}", NEB_ERR_SHAPE, "is needed"},
+        {"{\"peft_type\": \"LORA\", \"lora_alpha\": 6}", NEB_ERR_CORRUPT, "'r'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_dropout\": 7}", NEB_ERR_CONFIG, "lora_dropout"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": -1}", NEB_ERR_CONFIG, "lora_alpha"},
+    };
+    assert_ok(neb__hf_import(folder_recorded("llama3"), folder_in("base")));
+    folder_copy("llama3_lora", "adapter_model.safetensors", "wrong");
+    check_log_quiet();
+    assert_ok(neb__hf_import(folder_recorded("gpt2"),
+                             folder_in("learned"))); /* whose positions a prefix would move */
+    assert_status(
+        neb__hf_import_adapter(folder_recorded("llama3_prefix"), folder_in("learned"), folder_in("never")),
+        NEB_ERR_UNSUPPORTED);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        int64_t held = neb__mem_held();
+        folder_put("wrong", "adapter_config.json", wrong[i].config);
+        assert_status(neb__hf_import_adapter(folder_in("wrong"), folder_in("base"), folder_in("never")),
+                      wrong[i].status);
+        if (!strstr(neb_last_error(), wrong[i].says))
+            fail_msg("%s, expected: %s", neb_last_error(), wrong[i].says);
+        assert_int_equal(neb__mem_held(), held);
+    }
+    folder_put("wrong", "adapter_config.json", "{\"peft_type\": \"LORA\", \"r\": 2}");
+    short_names_are_answered();
+    folder_copy("llama3_lora", "adapter_model.safetensors", "wrong");
+    assert_ok(neb__hf_import(folder_recorded("gpt2"), folder_in("base"))); /* another model */
+    assert_status(neb__hf_import_adapter(folder_in("wrong"), folder_in("base"), folder_in("never")),
+                  NEB_ERR_NOTFOUND);
+    assert_status(neb__hf_export_adapter(folder_in("base"), folder_in("never")), NEB_ERR_UNSUPPORTED);
+    check_log_restore();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adapters_compute_as_in_peft),
+        cmocka_unit_test(nothing_is_written_over_itself),
+        cmocka_unit_test(wrong_adapters_are_answered),
+    };
+    return cmocka_run_group_tests(tests, folder_set_up, folder_tear_down);
+}
