@@ -4,33 +4,12 @@
  * of 0, 1 and 2 while 2 is out of reach, so 0 and 1 commit in views below that of site 2's log. Their records must stay, whoever is
  * away when 2 comes back. */
 #include "check.h"
-#include "solo.h"
+#include "crowd.h"
 #include "round/proof.h"
 
 #include <string.h>
 
 static const struct neb_members five = {1, 31, 31, 31, NEB_NO_SITE}, left = {3, 7, 7, 7, NEB_NO_SITE};
-
-static void split(struct crowd *c, uint64_t side, bool up)
-{
-    for (int i = 0; i < c->sites; i++)
-        for (int k = 0; k < i; k++)
-            if ((side >> i & 1) != (side >> k & 1)) crowd_line(c, i, k, up);
-}
-
-static unsigned leader_of(const struct crowd *c, int a)
-{
-    return solo_status(&c->s[a]).leader;
-}
-
-/* A record that says nothing of the rest: the share of the line. */
-static void order_budget(struct crowd *c, unsigned leader, uint64_t permille)
-{
-    struct neb_order o = solo_order(&c->s[leader], (struct neb_order){.op = NEB_OP_BUDGET, .value = permille},
-                                    NEB_BY_OPERATOR);
-    solo_event(&c->s[leader], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
-    solo_event(&c->s[leader], (struct neb_event){.type = NEB_EV_TICK});
-}
 
 static bool two_leads_far_above(const struct crowd *c)
 {
@@ -64,13 +43,13 @@ static bool all_three_have_four(const struct crowd *c)
 static void rise(struct crowd *c)
 {
     crowd_start(c, 5, five);
-    order_budget(c, leader_of(c, 0), 700);
+    crowd_budget(c, crowd_leader(c, 0), 700);
     crowd_run(c, 3000, NULL);
     for (int i = 0; i < 5; i++) assert_int_equal(c->s[i].r->commit, 1);
-    split(c, 3, false);
+    crowd_split(c, 3, false);
     for (int turn = 0; turn < 60 && !two_leads_far_above(c);
          turn++) { /* one leader after the other is cut off */
-        const int old = (int)leader_of(c, turn % 2 ? 3 : 4);
+        const int old = (int)crowd_leader(c, turn % 2 ? 3 : 4);
         for (int k = 2; k < 5; k++)
             if (old >= 2 && old < 5 && k != old) crowd_line(c, k, old, false);
         crowd_run(c, 10000, two_leads_far_above);
@@ -88,7 +67,7 @@ static void lose_two(struct crowd *c)
 {
     rise(c);
     crowd_line(c, 2, 3, false), crowd_line(c, 2, 4, false);
-    order_budget(c, 2, 500);
+    crowd_budget(c, 2, 500);
     assert_int_equal(c->s[2].r->head, 2);
     assert_int_equal(c->s[2].r->commit, 1);
 }
@@ -110,13 +89,13 @@ static void all_agree(struct crowd *c, unsigned b, const struct neb_hash *second
 {
     crowd_run(c, 60000, NULL);
     assert_true(c->s[b].r->commit >= 2 && c->s[2].r->commit >= 2);
-    split(c, 7, false);
+    crowd_split(c, 7, false);
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < i; k++) crowd_line(c, i, k, true);
     crowd_run(c, 30000, NULL);
     for (unsigned turn = 0; turn < 3;
          turn++) { /* an order names the last commit, so it may be refused once */
-        order_budget(c, leader_of(c, 0), 300 + turn);
+        crowd_budget(c, crowd_leader(c, 0), 300 + turn);
         crowd_run(c, 20000, all_three_have_four);
     }
     for (int i = 0; i < 3; i++) {
@@ -139,7 +118,7 @@ static void its_record_stays(void **state)
     const unsigned a = force(&c), b = !a;
     const struct neb_round *first = c.s[a].r, *other = c.s[b].r;
     const struct neb_hash second = first->log[1].hash;
-    split(&c, neb__bit(a), false);
+    crowd_split(&c, neb__bit(a), false);
     assert_true(first->log[1].record->view < c.s[2].r->normal && other->commit == 1 && other->head == 2);
     crowd_line(&c, (int)b, 2, true);
     all_agree(&c, b, &second, NULL);
@@ -157,14 +136,14 @@ static void records_behind_it_stay(void **state)
     const unsigned a = force(&c), b = !a;
     const struct neb_round *first = c.s[a].r, *other = c.s[b].r;
     crowd_run(&c, 1000, NULL);
-    assert_true(other->commit == 2 && leader_of(&c, (int)b) == a);
+    assert_true(other->commit == 2 && crowd_leader(&c, (int)b) == a);
     crowd_line(&c, (int)b, 2, true);
     crowd_run(&c, 1000, NULL);
     assert_true(c.s[2].r->commit == 2 && c.s[2].r->normal < old);
     crowd_line(&c, (int)b, 2, false);
-    order_budget(&c, a, 900);
+    crowd_budget(&c, a, 900);
     assert_true(crowd_run(&c, 30000, one_has_three));
-    split(&c, neb__bit(a), false);
+    crowd_split(&c, neb__bit(a), false);
     const struct neb_hash second = first->log[1].hash, third = first->log[2].hash;
     assert_true(first->commit == 3 && other->commit == 2 && other->head == 3);
     crowd_line(&c, (int)b, 2, true);
@@ -181,7 +160,7 @@ static void its_old_leader_is_not_followed(void **state)
     const unsigned a = force(&c), b = !a;
     const struct neb_round *first = c.s[a].r, *other = c.s[b].r;
     const struct neb_hash second = first->log[1].hash;
-    split(&c, neb__bit(a), false);
+    crowd_split(&c, neb__bit(a), false);
     assert_int_equal(c.s[2].r->state, NEB_ROUND_LEAD);
     assert_true(c.s[2].r->normal > other->view && other->commit == 1 && other->head == 2);
     crowd_line(&c, (int)b, 2, true);
@@ -201,7 +180,7 @@ static void the_first_of_two_stays(void **state)
     lose_two(&c);
     const unsigned a = force(&c), b = !a;
     const struct neb_hash second = c.s[a].r->log[1].hash;
-    split(&c, neb__bit(a), false);
+    crowd_split(&c, neb__bit(a), false);
     struct neb_order o = solo_order(
         &c.s[b], (struct neb_order){.op = NEB_OP_FORCE, .epoch = 5, .roster = again}, NEB_BY_OPERATOR);
     solo_event(&c.s[b], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
@@ -239,9 +218,9 @@ static void the_adopted_history_stays(void **state)
     const struct neb_members four = {1, 15, 15, 15, NEB_NO_SITE}, low = {3, 3, 3, 3, NEB_NO_SITE},
                              high = {3, 12, 12, 12, NEB_NO_SITE}, rest = {5, 7, 7, 7, NEB_NO_SITE};
     crowd_start(&c, 4, four);
-    order_budget(&c, leader_of(&c, 0), 700);
+    crowd_budget(&c, crowd_leader(&c, 0), 700);
     crowd_run(&c, 3000, NULL);
-    split(&c, 3, false);
+    crowd_split(&c, 3, false);
     for (int i = 0; i < 4; i++) {
         struct neb_order o = solo_order(
             &c.s[i], (struct neb_order){.op = NEB_OP_FORCE, .epoch = 3, .roster = i < 2 ? low : high},
@@ -252,7 +231,7 @@ static void the_adopted_history_stays(void **state)
     crowd_line(&c, 2, 3, false);
     assert_true(crowd_run(&c, 30000, both_have_two));
     crowd_run(&c, 1000, NULL);
-    order_budget(&c, leader_of(&c, 0), 900);
+    crowd_budget(&c, crowd_leader(&c, 0), 900);
     assert_true(crowd_run(&c, 30000, one_has_three));
     const unsigned a = first_of(&c), b = !a;
     const struct neb_hash third = c.s[a].r->log[2].hash;
@@ -275,13 +254,13 @@ static void a_false_claim(bool ahead)
     struct crowd c;
     const struct neb_members three = {1, 7, 7, 7, NEB_NO_SITE};
     crowd_start(&c, 3, three);
-    const unsigned leader = leader_of(&c, 0), self = (leader + 1) % 3, liar = (leader + 2) % 3;
+    const unsigned leader = crowd_leader(&c, 0), self = (leader + 1) % 3, liar = (leader + 2) % 3;
     struct solo *s = &c.s[self];
     struct neb_round *r = s->r;
-    order_budget(&c, leader, 700);
+    crowd_budget(&c, leader, 700);
     crowd_run(&c, 3000, NULL);
-    split(&c, neb__bit(liar), false);
-    order_budget(&c, leader, 600);
+    crowd_split(&c, neb__bit(liar), false);
+    crowd_budget(&c, leader, 600);
     for (int i = 0; i < 50 && (c.s[leader].r->commit < 2 || r->durable.head < 2); i++)
         crowd_run(&c, 100, NULL);
     assert_true(c.s[leader].r->commit == 2 && r->durable.head == 2);

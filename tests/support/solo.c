@@ -38,7 +38,14 @@ void solo_event(struct solo *s, struct neb_event ev)
         s->halts += a.type == NEB_ACT_HALT;
         if (a.type == NEB_ACT_REFUSED) s->refused += a.count, s->refused_site = a.site;
         s->cells_asked += a.type == NEB_ACT_FETCH_CELL;
+        s->captures += a.type == NEB_ACT_CAPTURE;
+        s->discards += a.type == NEB_ACT_DISCARD;
+        s->ends += a.type == NEB_ACT_ENDED;
         s->sent += a.type == NEB_ACT_SEND ? a.length : 0;
+        if (a.type == NEB_ACT_WRITE && !s->full) {
+            neb__buf_clear(&s->mark);
+            assert_ok(neb__buf_append(&s->mark, a.bytes, a.length));
+        }
         if (a.type == NEB_ACT_WRITE)
             assert_ok(
                 neb__round_event(s->r, &(struct neb_event){.type = NEB_EV_WRITTEN,
@@ -67,7 +74,8 @@ void solo_run(struct solo *s, int64_t ms)
         solo_event(s, (struct neb_event){.type = NEB_EV_TICK});
 }
 
-static void create(struct solo *s, unsigned self, struct neb_members roster, bool secure)
+static void create(struct solo *s, unsigned self, struct neb_members roster, enum neb_quorum_rule rule,
+                   bool secure)
 {
     static const uint64_t zero;
     static const struct neb_boot_update none;
@@ -76,7 +84,7 @@ static void create(struct solo *s, unsigned self, struct neb_members roster, boo
     neb__buf_init(&s->letters, 1 << 20);
     assert_ok(neb__round_first_mark(&s->mark));
     struct neb_round_config c = {.self = (uint16_t)self, .roster = roster, .cells = 1, .fragments = 1};
-    c.quorum = NEB_QUORUM_MAJORITY;
+    c.quorum = rule;
     c.secure = c.end_drop = secure;
     c.seal = (struct neb_seal){.arg = &s->self, .sign = test_sign, .verify = test_verify};
     struct neb_round_boot boot = {.mark = s->mark.data,
@@ -90,12 +98,17 @@ static void create(struct solo *s, unsigned self, struct neb_members roster, boo
 
 void solo_create(struct solo *s, unsigned self, struct neb_members roster)
 {
-    create(s, self, roster, false);
+    create(s, self, roster, NEB_QUORUM_MAJORITY, false);
+}
+
+void solo_create_by(struct solo *s, unsigned self, struct neb_members roster, enum neb_quorum_rule rule)
+{
+    create(s, self, roster, rule, false);
 }
 
 void solo_create_secure(struct solo *s, unsigned self, struct neb_members roster)
 {
-    create(s, self, roster, true);
+    create(s, self, roster, NEB_QUORUM_MAJORITY, true);
 }
 
 void solo_start(struct solo *s)
@@ -109,6 +122,30 @@ void solo_stop(struct solo *s)
     neb__round_destroy(s->r);
     neb__buf_free(&s->mark);
     neb__buf_free(&s->letters);
+}
+
+void solo_restart(struct solo *s, uint64_t version, struct neb_boot_update open)
+{
+    enum { RECORDS = 8 };
+    static const uint64_t zero;
+    struct neb_round *old = s->r;
+    const uint8_t *record[RECORDS];
+    size_t length[RECORDS];
+    const uint64_t records = old->durable.head;
+    assert_true(records <= RECORDS && records <= old->disk_head);
+    for (uint64_t i = 0; i < records; i++) record[i] = old->log[i].bytes, length[i] = old->log[i].length;
+    struct neb_round_boot boot = {.mark = s->mark.data,
+                                  .mark_length = s->mark.len,
+                                  .record = record,
+                                  .record_length = length,
+                                  .records = records,
+                                  .applied = &version,
+                                  .merged = &version,
+                                  .open = &open,
+                                  .work = &zero};
+    assert_ok(neb__round_create(&old->cfg, &boot, &s->r));
+    neb__round_destroy(old);
+    neb__buf_clear(&s->letters);
 }
 
 struct neb_round_status solo_status(const struct solo *s)
@@ -137,8 +174,7 @@ void solo_give(struct solo *s, const struct neb_order *o)
     solo_run(s, 2000);
 }
 
-/* The letters of `from` go to the core that `to` has for their destination; NULL: nobody. */
-static void deliver_to(struct solo *from, struct solo *const to[NEB_SITES_MAX])
+void deliver_to(struct solo *from, struct solo *const to[NEB_SITES_MAX])
 {
     struct neb_buf b = from->letters;
     neb__buf_init(&from->letters, 1 << 20);
@@ -177,46 +213,6 @@ void pair_start(struct solo s[2], struct neb_members roster)
         solo_event(&s[i], (struct neb_event){.type = NEB_EV_PEER_UP, .site = (uint16_t)!i});
     pair_run(s, 10000);
     assert_int_equal(solo_status(&s[0]).state, NEB_ROUND_LEAD);
-}
-
-void crowd_start(struct crowd *c, int sites, struct neb_members roster)
-{
-    *c = (struct crowd){.sites = sites};
-    for (int i = 0; i < sites; i++) {
-        solo_create(&c->s[i], (unsigned)i, roster);
-        c->s[i].other = &c->s[i];
-        c->s[i].applies = true;
-    }
-    for (int i = 0; i < sites; i++)
-        for (int k = 0; k < i; k++) crowd_line(c, i, k, true);
-    crowd_run(c, 10000, NULL);
-}
-
-void crowd_stop(struct crowd *c)
-{
-    for (int i = 0; i < c->sites; i++) solo_stop(&c->s[i]);
-}
-
-void crowd_line(struct crowd *c, int a, int b, bool up)
-{
-    c->up[a][b] = c->up[b][a] = up;
-    enum neb_event_type what = up ? NEB_EV_PEER_UP : NEB_EV_PEER_DOWN;
-    solo_event(&c->s[a], (struct neb_event){.type = what, .site = (uint16_t)b});
-    solo_event(&c->s[b], (struct neb_event){.type = what, .site = (uint16_t)a});
-}
-
-bool crowd_run(struct crowd *c, int64_t ms, bool (*until)(const struct crowd *c))
-{
-    for (int64_t end = c->s[0].now + ms; c->s[0].now < end;) {
-        for (int i = 0; i < c->sites; i++) solo_run(&c->s[i], 100);
-        for (int i = 0; i < c->sites; i++) {
-            struct solo *to[NEB_SITES_MAX] = {NULL};
-            for (int k = 0; k < c->sites; k++) to[k] = c->up[i][k] ? &c->s[k] : NULL;
-            deliver_to(&c->s[i], to);
-            if (until && until(c)) return true;
-        }
-    }
-    return false;
 }
 
 void solo_frame(struct solo *s, struct neb_round_frame f)

@@ -7,9 +7,9 @@
 
 struct solo {
     struct neb_round *r;
-    struct neb_buf mark;
+    struct neb_buf mark; /* on its disk */
     int64_t now;
-    int notes, halts, cells_asked;
+    int notes, halts, cells_asked, captures, discards, ends;
     uint64_t sent;    /* bytes of frames */
     uint64_t refused; /* names of updates beyond a quota */
     uint16_t refused_site;
@@ -26,8 +26,12 @@ bool test_verify(void *arg, unsigned signer, const char *purpose, const void *p,
                  const uint8_t signature[NEB_SEAL_SIZE]);
 
 void solo_create(struct solo *s, unsigned self, struct neb_members roster);
+void solo_create_by(struct solo *s, unsigned self, struct neb_members roster, enum neb_quorum_rule rule);
 void solo_create_secure(struct solo *s, unsigned self, struct neb_members roster); /* with secure sums */
 void solo_start(struct solo *s); /* site 0 of two, with two votes; it leads when this returns */
+/* It starts again with the mark and the records on its disk, without certificates and statements. The checkpoint has this version and
+ * this open update. */
+void solo_restart(struct solo *s, uint64_t version, struct neb_boot_update open);
 void solo_stop(struct solo *s);
 void solo_event(struct solo *s, struct neb_event ev);
 void solo_run(struct solo *s, int64_t ms);
@@ -42,19 +46,7 @@ void solo_frame(struct solo *s, struct neb_round_frame f);
 void pair_start(struct solo s[2], struct neb_members roster);
 void pair_run(struct solo s[2], int64_t ms);
 void deliver(struct solo *from); /* what it has sent */
-
-/* Up to seven, each with a line to each other that can be cut. */
-struct crowd {
-    struct solo s[7];
-    int sites;
-    bool up[7][7];
-};
-
-void crowd_start(struct crowd *c, int sites,
-                 struct neb_members roster); /* one of them leads when this returns */
-void crowd_stop(struct crowd *c);
-void crowd_line(struct crowd *c, int a, int b, bool up);
-/* True: `until` became true, after some core's letters were delivered. */
-bool crowd_run(struct crowd *c, int64_t ms, bool (*until)(const struct crowd *c));
+/* … to the core that `to` has for each destination; NULL: nobody. */
+void deliver_to(struct solo *from, struct solo *const to[NEB_SITES_MAX]);
 
 #endif
