@@ -59,6 +59,12 @@ static void weights_and_tokens_are_compared_with_the_others(void **state)
     assert_true(out[0] == 100 && out[1] == 200 && out[2] == 800);
     assert_true(neb__influence_tokens(&rule, rec, 1) == 4000);
     assert_true(neb__influence_tokens(&rule, rec, 2) == 8 * 20 * 800);
+    assert_ok(neb__influence_parse("clip=4 steps=16", 3, &rule));
+    assert_true(neb__influence_tokens(&rule, rec, 2) == 16 * 20 * 800);
+    check_log_quiet();
+    assert_status(neb__influence_parse("steps=0", 3, &rule), NEB_ERR_CONFIG);
+    assert_status(neb__influence_parse("steps=65", 3, &rule), NEB_ERR_CONFIG);
+    check_log_restore();
     rec->update[1].tokens = (uint64_t)1 << 50;
     assert_true(neb__influence_tokens(&rule, rec, 1) == 4000); /* what 20 steps of 200 can have seen */
     neb__influence_weights(&off, rec, out);

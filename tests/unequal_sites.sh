@@ -43,4 +43,12 @@ sed -e 's/steps: 600/steps: 300/' -e 's/{speed: 150}/{speed: 600, steps: 60}/' j
 "$nebula" lab own.yaml out=own > log 2>&1 || fail "the run with own steps failed"
 rate() { sed -n "s|^slow .* step $1/60 .* lr \([0-9.e+-]*\) .*|\1|p" log; }
 echo "$(rate 40)" | awk '{ ok = $1 > 4e-4 } END { exit !ok }' || fail "the learning rate at step 40 of 60 is '$(rate 40)'"
+
+# A batch of eight times the other's counts four times as much, and the site is told; a rule that trusts it lets it count as it is.
+sed -e 's/steps: 600/steps: 200/' -e 's/{speed: 150}/{tokens: 512, speed: 24000}/' job.yaml > batches.yaml
+"$nebula" lab batches.yaml out=batches > log 2>&1 || fail "the run with unequal batches failed"
+grep -q "^slow .*has [45][0-9]* tokens a step and counts as [12][0-9]*," log || fail "the site with the large batch is not told what it counts as"
+! grep -q "^fast .*and counts as" log || fail "the site with the small batch counts less"
+"$nebula" lab batches.yaml out=trusted "wan.influence=clip=2 steps=16 weights=512" > log 2>&1 || fail "the run with trusted batches failed"
+! grep -q "and counts as" log || fail "a trusted batch counts less"
 echo "unequal sites: ok, $counts"

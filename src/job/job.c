@@ -256,7 +256,7 @@ static const struct neb_opt wan_table[] = {
     WAN(noise, NEB_OPT_REAL, "0", NULL, "privacy: deviation of the noise in each of its values; 0: none",
         NEB_OPT_RANGE(0, 1e30)),
     WAN(archive, NEB_OPT_BOOL, "no", NULL, "keep every update: nebula-i site replay can repeat the run"),
-    WAN(influence, NEB_OPT_TEXT, "clip=2", NULL,
+    WAN(influence, NEB_OPT_TEXT, "clip=2 steps=16", NULL,
         "nebula-i lab: the rule of the roster about one site's influence (roster seal --influence); off: "
         "none"),
     WAN(quorum, NEB_OPT_TEXT, "majority", NULL,

@@ -2,7 +2,8 @@
  *
  * A site says how many tokens a step of it has, and how many steps an update holds. Both are claims, so they are compared
  * with those of the others in the same record: a weight counts up to four times the middle one, a number of steps up to
- * eight times the middle one. The middle is the lower one of an even number, so of two sites the modest one decides.
+ * eight times the middle one or as often as the rule says. The middle is the lower one of an even number, so of two sites
+ * the modest one decides.
  *
  * A robust rule drops the lowest and highest values of each coordinate. A lie that is far too long fills that place in
  * every coordinate, and the sign of the lie then decides which honest value is dropped with it: a liar that sends the
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WEIGHT_TIMES = 4, STEPS_TIMES = 8, OUTLIER_TIMES = 2 };
+enum { WEIGHT_TIMES = 4, STEPS_TIMES = 8, STEPS_MOST = 64, OUTLIER_TIMES = 2 };
 
 /* ---- the text ------------------------------------------------------------------------------------------ */
 
@@ -64,6 +65,10 @@ static bool word(const char *key, const char *value, struct neb_influence *out)
         out->liars = (uint8_t)v;
         return true;
     }
+    if (!strcmp(key, "steps") && number(value, 1, STEPS_MOST, &v)) {
+        out->steps = (uint8_t)v;
+        return true;
+    }
     return false;
 }
 
@@ -98,10 +103,11 @@ neb_status neb__influence_parse(const char *text, uint32_t sites, struct neb_inf
         char *value = strchr(w, '=');
         if (value) *value++ = 0;
         if (!value || !word(w, value, &r))
-            return neb__fail(NEB_ERR_CONFIG,
-                             "influence: '%s%s%s' is not a word of the rule: clip=F, bound=F, "
-                             "combine=mean|trimmed|median, liars=N, weights=equal|auto|N, or off alone",
-                             w, value ? "=" : "", value ? value : "");
+            return neb__fail(
+                NEB_ERR_CONFIG,
+                "influence: '%s%s%s' is not a word of the rule: clip=F, bound=F, "
+                "combine=mean|trimmed|median, liars=N, weights=equal|auto|N, steps=N, or off alone",
+                w, value ? "=" : "", value ? value : "");
     }
     NEB_TRY(check(&r, sites));
     *out = r;
@@ -163,7 +169,8 @@ uint64_t neb__influence_tokens(const struct neb_influence *rule, const struct ne
 {
     const struct neb_named *p = &rec->update[i];
     if (!rule->on) return p->tokens;
-    uint64_t steps = least(p->tau, STEPS_TIMES * middle(rec, steps_of));
+    const uint64_t times = rule->steps ? rule->steps : STEPS_TIMES;
+    uint64_t steps = least(p->tau, times * middle(rec, steps_of));
     uint64_t seen = least(p->tokens, steps * capped_weight(rule, rec, i));
     return rule->combine == NEB_COMBINE_MEAN ? seen : least(seen, middle(rec, tokens_of));
 }

@@ -18,13 +18,15 @@ struct neb_influence {
     uint8_t liars;       /* trimmed, median: so many sites may lie; 2 * liars + 1 updates are needed */
     bool equal;          /* every update weighs the same */
     uint32_t weight_max; /* 0: four times the middle weight of the record */
+    uint8_t steps;       /* steps count up to this many times the middle number of the record; 0: eight */
 };
 
-#define NEB_INFLUENCE_FACT    "influence" /* its name in the genesis */
-#define NEB_INFLUENCE_DEFAULT "clip=2"
+#define NEB_INFLUENCE_FACT "influence" /* its name in the genesis */
+/* A fast site makes up to 16 times as many steps between two updates as the others (run/tempo.c). */
+#define NEB_INFLUENCE_DEFAULT "clip=2 steps=16"
 enum { NEB_INFLUENCE_TEXT = 128 };
 
-/* Words `clip=F`, `bound=F`, `combine=mean|trimmed|median`, `liars=N`, `weights=equal|auto|N`, in any order; `off` alone:
+/* Words `clip=F`, `bound=F`, `combine=mean|trimmed|median`, `liars=N`, `weights=equal|auto|N`, `steps=N`, in any order; `off` alone:
  * no rule. `sites`: how many train at the start; 0: not known. NEB_ERR_CONFIG says which word does not fit. */
 neb_status neb__influence_parse(const char *text, uint32_t sites, struct neb_influence *out);
 

@@ -342,6 +342,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
     for (uint32_t i = 0; i < rec->updates; i++) neb__updates_forget(&s->updates, &rec->update[i].hash);
     if (status == NEB_OK && any_theta) {
         say_rejected(s, rec);
+        neb__session_capped(s, rec);
         neb__end_round_seen(s, rec->c0);
     }
     if (status == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);

@@ -138,6 +138,7 @@ struct neb_session {
     struct neb_waiting waiting;     /* for whom and for what this site waits */
     int64_t greetings_dropped;      /* by the links */
     uint64_t scaled[NEB_SITES_MAX]; /* updates of each site that were made shorter or left out */
+    uint64_t capped;                /* this site's updates that counted with fewer tokens than they had */
     neb_stream *streams;            /* open ones to other sites */
     struct neb_job_facts *facts;    /* job_facts.h; NULL: the caller gave none */
     struct neb_status_board *board; /* site_status.c: statuses of the loop and of the peers; NULL: none yet */
@@ -239,6 +240,8 @@ bool neb__session_robust(const neb_session *s); /* only dense rungs can be combi
 void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double norm, float scale);
 /* A record names an update of the site and does not use it, for its length. */
 void neb__session_rejected(neb_session *s, uint64_t record, uint16_t site);
+/* Says it if this site's update in the record counts with fewer tokens a step than it had. */
+void neb__session_capped(neb_session *s, const struct neb_record *rec);
 /* How many in all; `text` says whose: `c: 412`. */
 uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size);
 
