@@ -115,6 +115,31 @@ static void who_has_everything_stays_for_the_others(void **state)
     with_and_without(NEB_MUTANT_go_with_the_leader, the_leader_dies_at_the_end);
 }
 
+/* The leader goes before it has applied everything, and says so. Nobody else is there. */
+static void who_is_left_alone_goes_at_once(void **state)
+{
+    (void)state;
+    static const struct neb_update_header update = {
+        .site = 2, .c1 = 1, .k = 1, .tau = 1, .weight = 1, .length = 10};
+    struct crowd c;
+    crowd_start(&c, 2, (struct neb_members){1, 7, 3, 4, NEB_NO_SITE});
+    const unsigned leader = crowd_leader(&c, 1), other = !leader;
+    c.s[leader].applies = false;
+    for (int i = 0; i < 2; i++)
+        solo_event(&c.s[i], (struct neb_event){.type = NEB_EV_UPDATE, .update = &update, .hash = lacked});
+    crowd_run(&c, 2000, NULL);
+    crowd_order(&c, leader, end_order);
+    crowd_run(&c, 15000, NULL);
+    assert_true(has_the_end(&c, (int)other));
+    assert_int_equal(c.s[other].ends, 0);
+    solo_frame(&c.s[other],
+               (struct neb_round_frame){.type = NEB_ROUND_FRAME_GOODBYE, .from = (uint16_t)leader});
+    leave(&c, (int)leader);
+    crowd_run(&c, 200, NULL);
+    assert_int_equal(c.s[other].ends, 1);
+    crowd_stop(&c);
+}
+
 /* ---- leaders that are replaced ------------------------------------------------------------------------- */
 
 static bool two_has_it(const struct crowd *c)
@@ -314,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_goes_shows_the_end),
         cmocka_unit_test(who_has_everything_stays_for_the_others),
+        cmocka_unit_test(who_is_left_alone_goes_at_once),
         cmocka_unit_test(a_record_that_a_leader_keeps_back_is_given),
         cmocka_unit_test(a_judged_leader_can_vote_for_the_next),
         cmocka_unit_test(a_candidate_keeps_its_log_until_it_leads),

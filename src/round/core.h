@@ -187,6 +187,7 @@ struct neb_round {
     bool leaves_view; /* what this site acknowledged in it was displaced */
     bool forgets;     /* a certificate shows that it forgot what it acknowledged */
     bool damaged, forgot, ended, ending, conflict, paused, paused_end;
+    bool leader_left; /* the last leader said goodbye, and nobody has come since */
     char halt_text[160];
     struct {
         const char *text;

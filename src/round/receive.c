@@ -10,6 +10,7 @@ static void goodbye(struct neb_round *r, unsigned from)
 {
     r->peer[from].gone = true;
     if (from != r->leader || (r->state != NEB_ROUND_FOLLOW && r->state != NEB_ROUND_SYNC)) return;
+    r->leader_left = true;
     neb__view_follow(r, r->view);
     neb__view_campaign(r);
 }

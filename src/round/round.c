@@ -254,6 +254,7 @@ static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
     for (uint32_t c = 0; c < r->cfg.cells; c++) r->cell[c].asked &= ~neb__bit(site); /* lost with the link */
     if (!up || lost) return;
     r->peer[site].gone = false;
+    r->leader_left = false;
     /* It comes back behind the end and may lack it: those that have everything wait for it from now on, once. */
     if (r->final_since && !(r->final_waited & neb__bit(site)) && !NEB_MUTANT(wait_once)) {
         r->final_waited |= neb__bit(site);
@@ -302,7 +303,7 @@ static bool dispensable(const struct neb_round *r)
 {
     if (NEB_MUTANT(end_at_once)) return true;
     if (neb__core_leads(r)) return neb__lead_acknowledged(r);
-    if (r->leader == NEB_NO_SITE) return false;
+    if (r->leader == NEB_NO_SITE) return r->leader_left && alone(r);
     bool waits = r->between && !r->all_have && !NEB_MUTANT(middle_goes);
     return (r->leader_has_all && !waits) ||
            (!r->peer[r->leader].up && (alone(r) || NEB_MUTANT(go_with_the_leader)));
