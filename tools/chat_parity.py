@@ -254,9 +254,9 @@ def check_repetition(nebula):
             hf_parity.run(nebula, "import", d + "/theirs", d + "/ours")
             for penalty in (1.2, 3.0):
                 prompt = "compares import and export"
-                how = [nebula, "generate", d + "/ours", prompt, "--temperature", "0", "--max-new", "40", "--start=no", "--repetition", str(penalty), "--scores"]
+                how = [nebula, "generate", d + "/ours", prompt, "--temperature", "0", "--max-new", "40", "--repetition", str(penalty), "--scores"]
                 rows = subprocess.run(how, check=True, capture_output=True, text=True).stdout.split("\n")
-                ids = t.encode(prompt).ids
+                ids = tf.AutoTokenizer.from_pretrained(d + "/theirs")(prompt).input_ids
                 want = model.generate(torch.tensor([ids]), max_new_tokens=40, do_sample=False, pad_token_id=0, repetition_penalty=penalty)
                 want = want[0, len(ids):].tolist()
                 want = want[:want.index(0)] if 0 in want else want

@@ -185,17 +185,18 @@ def table(nebula):
         with tempfile.TemporaryDirectory() as d:
             model.save_pretrained(d + "/theirs", safe_serialization=True)
             t = tokenizer(d + "/theirs", 300)
+            tok = tf.AutoTokenizer.from_pretrained(d + "/theirs")
             run(nebula, "import", d + "/theirs", d + "/ours")
             run(nebula, "export", d + "/ours", d + "/back")
             back = tf.AutoModelForCausalLM.from_pretrained(d + "/back").eval()
             diff, out, equal = 0, 0, True
             for prompt in prompts:
-                how = [nebula, "generate", d + "/ours", prompt, "--temperature", "0", "--max-new", "40", "--start=no"]
+                how = [nebula, "generate", d + "/ours", prompt, "--temperature", "0", "--max-new", "40"]
                 rows = subprocess.run(how + ["--scores"], check=True, capture_output=True, text=True).stdout.split("\n")
                 text = subprocess.run(how, check=True, capture_output=True).stdout[:-1].decode()
                 rows = [r.split() for r in rows if r]
                 new, ours = [int(r[0]) for r in rows], np.array([float(r[1]) for r in rows])
-                ids = t.encode(prompt).ids
+                ids = tok(prompt).input_ids  # with the start token where the library adds one
                 want = model.generate(torch.tensor([ids]), max_new_tokens=40, do_sample=False, pad_token_id=0)[0, len(ids):].tolist()
                 want = want[:want.index(0)] if 0 in want else want
                 equal = equal and new == want and text == t.decode(want)

@@ -16,6 +16,9 @@ static const struct neb_opt table[] = {
           NEB_OPT_CHOICE("plain", "xlm-r", "t5")),
     FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),
     FIELD(frame, NEB_OPT_TEXT, "", "translation: special tokens around the texts (text/frame.h)"),
+    FIELD(starts, NEB_OPT_TEXT, "auto",
+          "decoder: its texts begin with the start token; auto: as the tokenizer says",
+          NEB_OPT_CHOICE("auto", "yes", "no")),
     FIELD(tagged, NEB_OPT_BOOL, "no", "translation: sources begin with the target language's token"),
     NEB_OPT_END,
 };
@@ -51,6 +54,11 @@ neb_status neb__model_yaml_set_frame(struct neb_model_yaml *f, const char *frame
 neb_status neb__model_yaml_set_numbering(struct neb_model_yaml *f, const char *numbering)
 {
     return neb__opts_set(table, f, "numbering", numbering);
+}
+
+neb_status neb__model_yaml_set_starts(struct neb_model_yaml *f, const char *starts)
+{
+    return neb__opts_set(table, f, "starts", starts);
 }
 
 static neb_status bind(struct neb_doc *doc, struct neb_model_yaml *f)

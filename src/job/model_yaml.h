@@ -11,7 +11,7 @@ enum { NEB_MODEL_PATH = 512 };
 /* A successful read or init owes a free. */
 struct neb_model_yaml {
     char path[NEB_MODEL_PATH]; /* of the folder */
-    char *task, *tokenizer, *numbering, *frame;
+    char *task, *tokenizer, *numbering, *frame, *starts;
     bool tagged, cased;
     struct neb_model_config model;
     struct neb_peft_config peft;
@@ -26,6 +26,7 @@ neb_status neb__model_yaml_write(const struct neb_model_yaml *f, const char *pat
 neb_status neb__model_yaml_set_task(struct neb_model_yaml *f, const char *task);
 neb_status neb__model_yaml_set_frame(struct neb_model_yaml *f, const char *frame);
 neb_status neb__model_yaml_set_numbering(struct neb_model_yaml *f, const char *numbering);
+neb_status neb__model_yaml_set_starts(struct neb_model_yaml *f, const char *starts);
 neb_status neb__model_yaml_set_tokenizer(struct neb_model_yaml *f, const char *tokenizer);
 
 #endif

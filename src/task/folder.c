@@ -27,6 +27,7 @@ neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
     NEB_TRY(neb__model_yaml_set_task(f, task));
     NEB_TRY(neb__model_yaml_set_numbering(f, neb__tok_layout_name(tok->layout)));
     f->cased = tok->cased != 0;
+    if (!strcmp(task, "causal")) NEB_TRY(neb__model_yaml_set_starts(f, "yes")); /* text/batches_fill.c */
     NEB_TRY(neb__doc_copy(neb__model_options, model, &f->model));
     return neb__doc_copy(neb__peft_options, peft, &f->peft);
 }
@@ -193,10 +194,9 @@ static neb_status copy_file(const char *from, const char *path, const char *name
     return status;
 }
 
-/* How conversations are written belongs to the tokenizer. */
-static neb_status copy_chat_template(const char *path, const char *tokenizer)
+/* A file beside the tokenizer's, if there is one. */
+static neb_status copy_beside(const char *path, const char *tokenizer, const char *name)
 {
-    static const char name[] = "chat_template.jinja";
     char from[NEB_MODEL_PATH + 300];
     const char *slash = strrchr(tokenizer, '/');
     const int n =
@@ -219,7 +219,9 @@ static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, con
         name = slash ? slash + 1 : from;
         NEB_TRY(copy_file(second, path, strrchr(second, '/') ? strrchr(second, '/') + 1 : second));
     }
-    NEB_TRY(copy_chat_template(path, from));
+    /* how conversations are written belongs to the tokenizer, and so do the tokens that end a text */
+    NEB_TRY(copy_beside(path, from, "chat_template.jinja"));
+    if (f->task && !strcmp(f->task, "causal")) NEB_TRY(copy_beside(path, from, "generation_config.json"));
     NEB_TRY(copy_file(from, path, name));
     return neb__model_yaml_set_tokenizer(f, name);
 }

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "nn/decode.h"
 #include "task/choose_token.h"
+#include "task/end_tokens.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,7 +34,8 @@ const struct neb_opt neb__generate_options[] = {
     OPT(stop, NEB_OPT_TEXT, "", NULL,
         "ends a text where it appears; several: one|another; \\n stands for a line end"),
     OPT(start, NEB_OPT_TEXT, "auto", NULL,
-        "put the token that begins a text before the prompt; auto: where the tokenizer says so",
+        "put the token that begins a text before the prompt; auto: as the model learned it, or as its "
+        "tokenizer says",
         NEB_OPT_CHOICE("auto", "yes", "no")),
     NEB_OPT_END,
 };
@@ -107,6 +109,24 @@ static neb_status read_stops(struct neb_generator *g, const char *list)
     return NEB_OK;
 }
 
+/* What the command line says, else the folder, else the tokenizer. */
+static bool puts_start(const struct neb_generator *g)
+{
+    const char *says[] = {g->c.start, g->m->folder.starts};
+    for (int i = 0; i < 2; i++)
+        if (says[i] && strcmp(says[i], "auto")) return !strcmp(says[i], "yes");
+    return neb__tok_adds_start(g->m->tok);
+}
+
+static neb_status find_ends(struct neb_generator *g)
+{
+    struct neb_end_tokens ends;
+    NEB_TRY(neb__end_tokens_read(g->m->folder.path, g->vocab, &ends));
+    neb__generator_end_at(g, neb__tok_special(g->m->tok, NEB_TOK_EOS));
+    for (int i = 0; i < ends.n; i++) neb__generator_end_at(g, ends.id[i]);
+    return NEB_OK;
+}
+
 static neb_status prepare(struct neb_generator *g)
 {
     const struct neb_ready *m = g->m;
@@ -118,7 +138,7 @@ static neb_status prepare(struct neb_generator *g)
     const int64_t most = a->max_positions - m->model->peft.prompt_length;
     g->longest = (int32_t)(most < MOST ? most : MOST);
     g->begin = neb__tok_special(m->tok, NEB_TOK_BOS);
-    g->starts = !strcmp(g->c.start, "auto") ? neb__tok_adds_start(m->tok) : !strcmp(g->c.start, "yes");
+    g->starts = puts_start(g);
     NEB_TRY(make_room(g, 1));
     g->vocab = (int32_t)neb__decoding_vocab(g->decoding);
     g->absent = NEB_NEW_ARRAY(uint8_t, (size_t)g->vocab);
@@ -126,7 +146,7 @@ static neb_status prepare(struct neb_generator *g)
     if (!g->ends || !g->absent)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary of %d", (int)g->vocab);
     for (int32_t i = 0; i < g->vocab; i++) g->absent[i] = !neb__tok_piece(m->tok, i);
-    neb__generator_end_at(g, neb__tok_special(m->tok, NEB_TOK_EOS));
+    NEB_TRY(find_ends(g));
     g->choose = (struct neb_token_chooser){.temperature = g->c.temperature,
                                            .top_p = g->c.top_p,
                                            .repetition = g->c.repetition,

@@ -8,12 +8,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "task/end_tokens.h"
+#include "task/hf_tokenizer.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_JSON = 64 << 20, MAX_COPY = 256 << 20 };
@@ -55,38 +56,6 @@ static neb_status write_json(const json_t *j, const char *to, const char *name)
     return status;
 }
 
-/* ---- what tokenizer_config.json says -------------------------------------------------------------------------- */
-
-/* Zeros if there is no such file. */
-struct tokenizer_config {
-    bool cased, legacy, separate;
-    double sentinels; /* T5's, behind the pieces of spiece.model; -1: not said */
-    char class[64], languages[16];
-};
-
-static void read_config(const char *from, struct tokenizer_config *out)
-{
-    char path[NEB_MODEL_PATH + 64];
-    struct neb_buf text;
-    *out = (struct tokenizer_config){.sentinels = -1};
-    neb__buf_init(&text, MAX_JSON);
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", from);
-    if (!access(path, F_OK) && neb__file_read(path, &text) == NEB_OK) {
-        json_t *j = json_loadb((const char *)text.data, text.len, JSON_DECODE_INT_AS_REAL, NULL);
-        const char *class = json_string_value(json_object_get(j, "tokenizer_class"));
-        const char *languages = json_string_value(json_object_get(j, "language_codes"));
-        out->cased = json_is_false(json_object_get(j, "do_lower_case"));
-        const json_t *extra = json_object_get(j, "extra_ids");
-        if (json_is_number(extra)) out->sentinels = json_number_value(extra);
-        out->legacy = json_is_true(json_object_get(j, "legacy_behaviour"));
-        out->separate = json_is_true(json_object_get(j, "separate_vocabs"));
-        snprintf(out->class, sizeof out->class, "%s", class ? class : "");
-        snprintf(out->languages, sizeof out->languages, "%s", languages ? languages : "m2m100");
-        json_decref(j);
-    }
-    neb__buf_free(&text);
-}
-
 static bool begins(const char *text, const char *with)
 {
     return !strncmp(text, with, strlen(with));
@@ -118,7 +87,7 @@ static neb_status refuse_start(const struct neb_hf_config *c)
 
 /* The special tokens around a translation. */
 static neb_status choose_frame(const char *from, const struct neb_hf_config *c,
-                               const struct tokenizer_config *t, struct neb_model_yaml *out)
+                               const struct neb_hf_tokenizer_config *t, struct neb_model_yaml *out)
 {
     const bool eos = c->start < 0 || c->start == c->eos;
     const char *frame = "bart";
@@ -146,16 +115,20 @@ static neb_status choose_frame(const char *from, const struct neb_hf_config *c,
 /* The names to look for, best first. */
 static const char *const *names_for(const struct neb_hf_config *c)
 {
-    static const char *const usual[] = {
-        "sentencepiece.bpe.model", "vocab.txt", "spiece.model", "tokenizer.model", "vocab.json",
-        "tokenizer.json",          NULL};
+    static const char *const usual[] = {"sentencepiece.bpe.model",
+                                        "spiece.model",
+                                        "tokenizer.model",
+                                        "tokenizer.json",
+                                        "vocab.txt",
+                                        "vocab.json",
+                                        NULL};
     /* Llama and Qwen do not cut as GPT-2 does: their vocab.json alone would give other ids. */
     static const char *const llama[] = {"tokenizer.json", "tokenizer.model", NULL};
     static const char *const marian[] = {"source.spm", NULL};
     /* fairseq's SentencePiece files lack the languages, which tokenizer.json has */
     static const char *const fairseq[] = {"tokenizer.json", NULL};
     static const char *const t5[] = {"tokenizer.json", "spiece.model", NULL};
-    static const char *const bart[] = {"vocab.json", "tokenizer.json", NULL};
+    static const char *const bart[] = {"tokenizer.json", "vocab.json", NULL};
     if (c->kind == NEB_HF_MARIAN) return marian;
     if (c->kind == NEB_HF_M2M100 || c->kind == NEB_HF_MBART) return fairseq;
     if (neb__hf_is_t5(c->kind)) return t5;
@@ -164,7 +137,7 @@ static const char *const *names_for(const struct neb_hf_config *c)
 }
 
 /* A hundred sentinels follow the pieces, unless the file says that there are none (mT5, whose model has them). */
-static neb_status number_as_t5(const struct tokenizer_config *t, struct neb_model_yaml *out)
+static neb_status number_as_t5(const struct neb_hf_tokenizer_config *t, struct neb_model_yaml *out)
 {
     if (t->sentinels < 0 || (t->sentinels > 99.5 && t->sentinels < 100.5))
         return neb__model_yaml_set_numbering(out, "t5");
@@ -175,30 +148,75 @@ static neb_status number_as_t5(const struct tokenizer_config *t, struct neb_mode
                      t->sentinels);
 }
 
+/* The file stands there with the one that belongs to it. */
+static bool is_whole(const char *from, const char *name)
+{
+    char path[NEB_MODEL_PATH + 300], second[NEB_MODEL_PATH + 300];
+    snprintf(path, sizeof path, "%s/%s", from, name);
+    return !access(path, F_OK) && neb__tok_second_file(path, second, sizeof second) == NEB_OK &&
+           (!*second || !access(second, F_OK));
+}
+
+/* Whether a text would be cut as it is there. The tokenizer.json is also opened, because there may be another file. */
+static neb_status try_file(const char *from, const char *name, bool opened)
+{
+    char path[NEB_MODEL_PATH + 300];
+    struct neb_tok *tok = NULL;
+    NEB_TRY(neb__hf_tokenizer_config_check(from, name));
+    if (!opened) return NEB_OK;
+    snprintf(path, sizeof path, "%s/%s", from, name);
+    neb_status status = neb__tok_open(path, NULL, &tok);
+    if (status == NEB_OK) neb__tok_close(tok);
+    return status;
+}
+
+/* The first file of the list that does; NULL: there is none. */
+static neb_status choose_file(const char *from, const char *const *list, const char **out)
+{
+    for (const char *const *name = list; *name; name++) {
+        const char *const *other = name + 1;
+        if (!is_whole(from, *name)) continue;
+        while (*other && !is_whole(from, *other)) other++;
+        const bool before = neb__log_hush(*other != NULL);
+        neb_status status = try_file(from, *name, *other != NULL);
+        neb__log_hush(before);
+        *out = *name;
+        if (status == NEB_OK || !*other) return status;
+        neb__warn("%s is taken instead of %s: %s", *other, *name, neb_last_error());
+    }
+    return NEB_OK;
+}
+
+static neb_status describe_file(const char *name, const struct neb_hf_config *c,
+                                const struct neb_hf_tokenizer_config *t, struct neb_model_yaml *out)
+{
+    const bool bytes = !strcmp(name, "vocab.json"), own = !strcmp(name, "tokenizer.json");
+    if (!strcmp(name, "vocab.txt")) out->cased = t->cased;
+    /* tokenizer.json says it itself; GPT2Tokenizer adds nothing unless it is told to */
+    if (!own && (t->starts >= 0 || (bytes && c->kind == NEB_HF_GPT2)))
+        NEB_TRY(neb__model_yaml_set_starts(out, t->starts > 0 ? "yes" : "no"));
+    if (neb__hf_is_t5(c->kind) && !strcmp(name, "spiece.model")) return number_as_t5(t, out);
+    return numbers_as_xlmr(name, t->class) ? neb__model_yaml_set_numbering(out, "xlm-r") : NEB_OK;
+}
+
 neb_status neb__hf_tokenizer_find(const char *from, const struct neb_hf_config *c, struct neb_model_yaml *out,
                                   char *path, size_t size)
 {
-    char second[NEB_MODEL_PATH + 64];
-    struct stat st;
-    struct tokenizer_config t;
-    read_config(from, &t);
+    struct neb_hf_tokenizer_config t;
     *path = 0;
+    NEB_TRY(neb__hf_tokenizer_config_read(from, &t));
     if (t.separate)
         return neb__fail(NEB_ERR_UNSUPPORTED,
                          "tokenizer_config.json, 'separate_vocabs': true is not supported");
     if (neb__hf_is_seq2seq(c->kind)) NEB_TRY(choose_frame(from, c, &t, out));
     if (is_m2m100(from, c)) return NEB_OK; /* brought later */
     if (c->kind == NEB_HF_XLMR) NEB_TRY(neb__model_yaml_set_numbering(out, "xlm-r"));
-    for (const char *const *name = names_for(c); *name; name++) {
-        snprintf(path, size, "%s/%s", from, *name);
-        NEB_TRY(neb__tok_second_file(path, second, sizeof second));
-        if (stat(path, &st) || (*second && stat(second, &st))) continue;
-        if (!strcmp(*name, "vocab.txt")) out->cased = t.cased;
-        if (neb__hf_is_t5(c->kind) && !strcmp(*name, "spiece.model")) return number_as_t5(&t, out);
-        if (numbers_as_xlmr(*name, t.class)) NEB_TRY(neb__model_yaml_set_numbering(out, "xlm-r"));
-        return NEB_OK;
+    const char *name = NULL;
+    NEB_TRY(choose_file(from, names_for(c), &name));
+    if (name) {
+        snprintf(path, size, "%s/%s", from, name);
+        return describe_file(name, c, &t, out);
     }
-    *path = 0;
     neb__warn("%s has no tokenizer that can be read here (%s): only the weights are taken", from,
               c->kind == NEB_HF_MARIAN
                   ? "source.spm with vocab.json"
@@ -250,20 +268,48 @@ neb_status neb__hf_tokenizer_carry(const char *from, const char *to)
     return NEB_OK;
 }
 
+/* A tokenizer that cannot be opened is of no use, and one with more tokens than the model belongs to another model. */
+static neb_status open_once(struct neb_model_yaml *out, const char *to)
+{
+    char path[NEB_MODEL_PATH + 300];
+    const struct neb_tok_cfg cfg = neb__folder_tok_cfg(out);
+    struct neb_tok *tok;
+    if (!out->tokenizer || !*out->tokenizer) return NEB_OK;
+    snprintf(path, sizeof path, "%s/%s", to, out->tokenizer);
+    const bool before = neb__log_hush(true);
+    neb_status status = neb__tok_open(path, &cfg, &tok);
+    neb__log_hush(before);
+    if (status == NEB_ERR_NOMEM) return status;
+    if (status != NEB_OK) {
+        neb__warn("only the weights are taken, without the tokenizer: %s", neb_last_error());
+        return neb__model_yaml_set_tokenizer(out, "");
+    }
+    const int32_t tokens = neb__tok_vocab(tok);
+    neb__tok_close(tok);
+    if (tokens <= out->model.vocab) return NEB_OK;
+    return neb__fail(NEB_ERR_CONFIG,
+                     "%s has %d tokens, the model only %" PRId64
+                     ": it is another model's; remove the tokenizer's files to "
+                     "take the weights only",
+                     path, (int)tokens, out->model.vocab);
+}
+
 neb_status neb__hf_tokenizer_bring(const char *from, const struct neb_hf_config *c,
                                    struct neb_model_yaml *out, const char *to)
 {
     bool there;
-    struct tokenizer_config t;
+    struct neb_hf_tokenizer_config t;
     for (int i = 0; i < CARRIED; i++) {
-        if (!strcmp(carried[i], "generation_config.json") && !neb__hf_is_seq2seq(c->kind)) continue;
         NEB_TRY(copy(from, carried[i], to, carried[i], &there));
     }
-    if (!is_m2m100(from, c)) return NEB_OK;
-    read_config(from, &t);
+    if (!neb__hf_is_seq2seq(c->kind) && neb__hf_has_decoder(c->kind))
+        NEB_TRY(neb__end_tokens_bring(from, to));
+    if (!is_m2m100(from, c)) return open_once(out, to);
+    NEB_TRY(neb__hf_tokenizer_config_read(from, &t));
     NEB_TRY(copy(from, "sentencepiece.bpe.model", to, "source.spm", &there));
     NEB_TRY(add_languages(to, *t.languages ? t.languages : "m2m100"));
-    return neb__model_yaml_set_tokenizer(out, "source.spm");
+    NEB_TRY(neb__model_yaml_set_tokenizer(out, "source.spm"));
+    return open_once(out, to);
 }
 
 /* ---- out ------------------------------------------------------------------------------------------------------- */
@@ -290,7 +336,7 @@ static neb_status describe(const struct neb_tok *tok, const char *class, bool lo
     return status;
 }
 
-static neb_status describe_short(const struct neb_tok *tok, const char *class, const char *to)
+static neb_status describe_short(const struct neb_tok *tok, const char *class, bool starts, const char *to)
 {
     static const char *const names[NEB_TOK_SPECIALS] = {"pad_token", "unk_token", "bos_token", "eos_token",
                                                         "mask_token"};
@@ -299,6 +345,7 @@ static neb_status describe_short(const struct neb_tok *tok, const char *class, c
     for (int i = 0; i < NEB_TOK_SPECIALS; i++)
         if (neb__tok_special(tok, (enum neb_special)i) >= 0)
             bad |= json_object_set_new(j, names[i], json_string(piece(tok, (enum neb_special)i))) != 0;
+    if (starts) bad |= json_object_set_new(j, "add_bos_token", json_true()) != 0;
     neb_status status = bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer")
                             : write_json(j, to, "tokenizer_config.json");
     json_decref(j);
@@ -341,7 +388,7 @@ static neb_status write_marian(const struct neb_model_yaml *f, const struct neb_
     NEB_TRY(copy(f->path, "target.spm", to, "target.spm", &there));
     if (!there) NEB_TRY(copy(f->path, f->tokenizer, to, "target.spm", &there));
     NEB_TRY(write_vocab(tok, true, to));
-    return described ? NEB_OK : describe_short(tok, "MarianTokenizer", to);
+    return described ? NEB_OK : describe_short(tok, "MarianTokenizer", false, to);
 }
 
 static neb_status write_m2m100(const struct neb_model_yaml *f, const struct neb_tok *tok, bool described,
@@ -350,7 +397,7 @@ static neb_status write_m2m100(const struct neb_model_yaml *f, const struct neb_
     bool there;
     NEB_TRY(copy(f->path, f->tokenizer, to, "sentencepiece.bpe.model", &there));
     NEB_TRY(write_vocab(tok, false, to));
-    return described ? NEB_OK : describe_short(tok, "M2M100Tokenizer", to);
+    return described ? NEB_OK : describe_short(tok, "M2M100Tokenizer", false, to);
 }
 
 static bool is_sentencepiece(const char *file)
@@ -370,7 +417,9 @@ neb_status neb__hf_tokenizer_write(const struct neb_model_yaml *f, enum neb_hf_k
     if (!strcmp(f->tokenizer, "tokenizer.json")) return NEB_OK; /* both files were copied */
     if (!strcmp(f->tokenizer, "vocab.json")) {
         const char *class = kind == NEB_HF_GPT2 ? "GPT2Tokenizer" : "RobertaTokenizer";
-        return there ? NEB_OK : describe_short(tok, kind == NEB_HF_BART ? "BartTokenizer" : class, to);
+        const bool starts = kind == NEB_HF_GPT2 && strcmp(f->starts, "no") != 0;
+        return there ? NEB_OK
+                     : describe_short(tok, kind == NEB_HF_BART ? "BartTokenizer" : class, starts, to);
     }
     if (neb__hf_is_t5(kind) && is_sentencepiece(f->tokenizer)) {
         NEB_TRY(copy(f->path, f->tokenizer, to, "spiece.model", &copied));

@@ -189,6 +189,21 @@ static int32_t named(const struct neb_tj *t, const json_t *config, const char *k
     return text ? neb__tj_id(t, text, strlen(text)) : -1;
 }
 
+/* Old folders name no token: their classes know them by heart. */
+static void find_usual(struct neb_tj *t)
+{
+    static const char *const usual[NEB_TOK_SPECIALS][3] = {{"[PAD]", "<pad>", ""},
+                                                           {"[UNK]", "<unk>", ""},
+                                                           {"[CLS]", "<s>", "<|endoftext|>"},
+                                                           {"[SEP]", "</s>", "<|endoftext|>"},
+                                                           {"[MASK]", "<mask>", ""}};
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++)
+        for (int k = 0; k < 3 && t->special[i] < 0; k++) {
+            const int32_t id = neb__tj_id(t, usual[i][k], strlen(usual[i][k]));
+            if (id >= 0 && t->control[id]) t->special[i] = id;
+        }
+}
+
 static void find_specials(struct neb_tj *t, const json_t *config)
 {
     static const char *const keys[NEB_TOK_SPECIALS][2] = {{"pad_token", "pad_token"},
@@ -196,10 +211,13 @@ static void find_specials(struct neb_tj *t, const json_t *config)
                                                           {"bos_token", "cls_token"},
                                                           {"eos_token", "sep_token"},
                                                           {"mask_token", "mask_token"}};
+    bool says = false;
     for (int i = 0; i < NEB_TOK_SPECIALS; i++) {
         t->special[i] = named(t, config, keys[i][0]);
         if (t->special[i] < 0) t->special[i] = named(t, config, keys[i][1]);
+        says |= json_object_get(config, keys[i][0]) || json_object_get(config, keys[i][1]);
     }
+    if (!says) find_usual(t);
     if (t->special[NEB_TOK_UNK] < 0) t->special[NEB_TOK_UNK] = t->model.unk;
     /* byte-level vocabularies need no unknown token, and many have one token for both ends of a text */
     int32_t end = t->special[NEB_TOK_EOS];

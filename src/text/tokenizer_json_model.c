@@ -156,6 +156,9 @@ neb_status neb__tj_model_read(const json_t *j, struct neb_tj_model *m)
         return neb__fail(NEB_ERR_UNSUPPORTED, "tokenizer.json: the model '%.40s' is not supported", type);
     m->kind = (enum neb_tj_model_kind)kind;
     m->unk = unk ? neb__vocabulary_id(m->pieces, unk, strlen(unk)) : -1;
+    if (unk && *unk && m->unk < 0)
+        return neb__fail(NEB_ERR_CORRUPT, "tokenizer.json: the unk_token '%.40s' is not in the vocabulary",
+                         unk);
     m->byte_fallback = json_is_true(json_object_get(j, "byte_fallback"));
     NEB_TRY(own_text(j, "continuing_subword_prefix", &m->prefix));
     NEB_TRY(own_text(j, "end_of_word_suffix", &m->suffix));
