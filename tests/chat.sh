@@ -23,8 +23,8 @@ echo '{"eos_token": "</s>", "bos_token": null}' > from/tokenizer_config.json
 # no template
 if "$nebula" chat model ab 2> err; then fail "a folder without a template converses"; fi
 grep -q 'no chat template in model.*chatml, llama2, llama3, mistral, gemma, plain' err || fail "the message does not say what to do: $(cat err)"
-printf '{%% for m in messages %%}<t>{{ m.role[0:1] | trim }}{%% endfor %%}' > bad.jinja
-if "$nebula" chat model ab --template bad.jinja 2> err; then fail "a slice of a text was taken"; fi
+printf '{%% for m in messages %%}<t>{{ m[0:1] | trim }}{%% endfor %%}' > bad.jinja
+if "$nebula" chat model ab --template bad.jinja 2> err; then fail "a slice of a table was taken"; fi
 grep -q "line 1: the slice 'of something that is not a list' is not known" err || fail "the message does not name it: $(cat err)"
 if "$nebula" chat model ab --template lama 2> err; then fail "an unknown template was taken"; fi
 grep -q "there is no chat template lama" err || fail "the message does not name it: $(cat err)"

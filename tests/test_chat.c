@@ -12,14 +12,21 @@
 
 static json_t *recorded;
 
-static neb_status render(const char *text, const json_t *messages, bool answer, struct neb_buf *out)
+static neb_status render_with(const char *text, const json_t *messages, bool answer, json_t *more,
+                              struct neb_buf *out)
 {
     json_t *v = json_pack("{s:O, s:b, s:s, s:s, s:n, s:n}", "messages", messages, "add_generation_prompt",
                           answer, "bos_token", "<s>", "eos_token", "</s>", "tools", "documents");
     assert_non_null(v);
+    if (more) assert_int_equal(json_object_update(v, more), 0);
     neb_status status = neb__jinja_render(text, strlen(text), v, out);
     json_decref(v);
     return status;
+}
+
+static neb_status render(const char *text, const json_t *messages, bool answer, struct neb_buf *out)
+{
+    return render_with(text, messages, answer, NULL, out);
 }
 
 static void one_template(const json_t *t)
@@ -29,8 +36,8 @@ static void one_template(const json_t *t)
     struct neb_buf out;
     neb__buf_init(&out, 1 << 20);
     neb_status status =
-        render(json_string_value(json_object_get(t, "template")), json_object_get(t, "messages"),
-               json_is_true(json_object_get(t, "answer")), &out);
+        render_with(json_string_value(json_object_get(t, "template")), json_object_get(t, "messages"),
+                    json_is_true(json_object_get(t, "answer")), json_object_get(t, "more"), &out);
     if (refuses) {
         assert_status(status, NEB_ERR_INVALID);
         assert_non_null(strstr(neb_last_error(), refuses));
@@ -48,7 +55,7 @@ static void templates_give_what_the_library_gives(void **state)
 {
     (void)state;
     const json_t *list = json_object_get(recorded, "templates");
-    assert_true(json_array_size(list) > 40);
+    assert_true(json_array_size(list) > 70);
     check_log_quiet();
     for (size_t i = 0; i < json_array_size(list); i++) one_template(json_array_get(list, i));
     check_log_restore();
@@ -66,8 +73,15 @@ static void what_is_not_known_is_refused_by_name(void **state)
         {"{{ 'a'.zfill(3) }}", "method 'zfill'", NEB_ERR_UNSUPPORTED},
         {"{{ lipsum() }}", "function 'lipsum'", NEB_ERR_UNSUPPORTED},
         {"{{ 1 is prime }}", "test 'prime'", NEB_ERR_UNSUPPORTED},
-        {"{% macro f(x) %}{{ x }}{% endmacro %}{{ f(1) }}", "function 'f'", NEB_ERR_UNSUPPORTED},
-        {"{% for a, b in messages %}{% endfor %}", "several names", NEB_ERR_UNSUPPORTED},
+        {"{% if false %}{% macro f(x) %}{% endmacro %}{% endif %}{{ f(1) }}", "function 'f'",
+         NEB_ERR_UNSUPPORTED},
+        {"{% for a, b in [1] %}{% endfor %}", "items that are not lists", NEB_ERR_UNSUPPORTED},
+        {"{% for a in 5 %}{% endfor %}", "not a list", NEB_ERR_UNSUPPORTED},
+        {"{% break %}", "place of the statement 'break'", NEB_ERR_UNSUPPORTED},
+        {"{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "too deep", NEB_ERR_RANGE},
+        {"{% for i in range(99999999) %}{% endfor %}", "range is too long", NEB_ERR_RANGE},
+        {"{% if false %}{{ 'abc }}{% endif %}", "the end of a text", NEB_ERR_CORRUPT},
+        {"{% raw %}{{", "'endraw'", NEB_ERR_CORRUPT},
         {"{{ messages }}", "prints a list", NEB_ERR_UNSUPPORTED},
         {"{% if true %}", "elif", NEB_ERR_CORRUPT},
         {"{{ 'abc }}", "the end of a text", NEB_ERR_CORRUPT},
@@ -88,6 +102,24 @@ static void what_is_not_known_is_refused_by_name(void **state)
         neb__buf_free(&out);
     }
     check_log_restore();
+    json_decref(messages);
+}
+
+/* Even statements that Jinja itself does not know. */
+static void what_is_not_taken_is_not_judged(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{% if false %}{% what is this %}{{ 1 ? 2 }}{{ {'a': {}} }}{% for a %}{% else %}{% endfor %}"
+        "{% elif true %}yes{% elif 3 $ 4 %}{{ '%}' }}{% else %}no{% endif %}"
+        "{% for x in [] %}{% x ? %}{% endfor %}";
+    struct neb_buf out;
+    json_t *messages = json_array();
+    neb__buf_init(&out, 1 << 20);
+    assert_ok(render(text, messages, true, &out));
+    assert_int_equal(out.len, 3);
+    assert_memory_equal(out.data, "yes", 3);
+    neb__buf_free(&out);
     json_decref(messages);
 }
 
@@ -114,16 +146,16 @@ static void hostile_templates_end(void **state)
     for (int i = 0; i < 5000; i++) assert_ok(neb__buf_printf(&text, i ? "(" : "{{"));
     assert_ok(neb__buf_append(&text, "", 1));
     assert_status(render((const char *)text.data, messages, true, &out), NEB_ERR_RANGE);
-    const char *qwen = NULL;
+    const char *macros = NULL;
     for (size_t i = 0; i < json_array_size(json_object_get(recorded, "templates")); i++) {
         const json_t *t = json_array_get(json_object_get(recorded, "templates"), i);
-        if (!strcmp(json_string_value(json_object_get(t, "name")), "qwen"))
-            qwen = json_string_value(json_object_get(t, "template"));
+        if (!strcmp(json_string_value(json_object_get(t, "name")), "macros"))
+            macros = json_string_value(json_object_get(t, "template"));
     }
-    for (size_t n = 0; n < strlen(qwen); n++) {
+    for (size_t n = 0; n < strlen(macros); n++) {
         neb__buf_clear(&text);
         neb__buf_clear(&out);
-        assert_ok(neb__buf_append(&text, qwen, n));
+        assert_ok(neb__buf_append(&text, macros, n));
         assert_ok(neb__buf_append(&text, "", 1));
         (void)render((const char *)text.data, messages, true, &out); /* whatever it says, it comes back */
     }
@@ -217,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_give_what_the_library_gives),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
+        cmocka_unit_test(what_is_not_taken_is_not_judged),
         cmocka_unit_test(hostile_templates_end),
         cmocka_unit_test(tokens_are_drawn_with_the_librarys_probabilities),
     };

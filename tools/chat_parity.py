@@ -2,6 +2,7 @@
 """Compares chat templates and the choice of tokens with the transformers library (needs torch and transformers).
 
     python3 tools/chat_parity.py record tests/data/chat.json    templates with what they give, settings with their probabilities, for tests/test_chat.c
+    python3 tools/chat_parity.py templates tests/data/chat.json the templates anew (without torch)
     python3 tools/chat_parity.py check build/release/nebula-i   conversations as tokens, and texts with a repetition penalty, against the library
 
 The templates were written for this purpose. They use what those of Llama 2, 3 and 3.1, Mistral, Qwen 2.5 and 3, Gemma and Zephyr use.
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 
-import torch
 import transformers as tf
 from transformers.utils.chat_template_utils import _compile_jinja_template as compile_template
 
@@ -51,27 +51,107 @@ TEMPLATES = {
 """,
     "llama-3.1": """{{- bos_token }}
 {#- What stands in front #}
-{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
-{%- if not date_string is defined %}{%- set date_string = "26 Jul 2024" %}{%- endif %}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not tools_in_user_message is defined %}
+    {%- set tools_in_user_message = true %}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined and messages | length > 99 %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
 {%- if not tools is defined %}
     {%- set tools = none %}
 {%- endif %}
+
+{#- The system message is taken out, so that it can be put where it belongs #}
 {%- if messages[0]['role'] == 'system' %}
     {%- set system_message = messages[0]['content']|trim %}
     {%- set messages = messages[1:] %}
 {%- else %}
     {%- set system_message = "" %}
 {%- endif %}
+
 {{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
-{%- if tools is not none %}{{- tools | tojson(indent=4) | unknown_filter }}{%- endif %}
-{{- "Today: " + date_string + "\\n\\n" }}
+{%- if builtin_tools is defined or tools is not none %}
+    {{- "Environment: ipython\\n" }}
+{%- endif %}
+{%- if builtin_tools is defined %}
+    {{- "Tools: " + builtin_tools | reject('equalto', 'code_interpreter') | join(", ") + "\\n\\n"}}
+{%- endif %}
+{{- "Cutting Knowledge Date: December 2023\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{%- if tools is not none and not tools_in_user_message %}
+    {{- "You have these functions. To call one, answer with JSON." }}
+    {{- 'Write {"name": function, "parameters": a table of names and values}.' }}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
 {{- system_message }}
 {{- "<|eot_id|>" }}
+
+{#- Tools that stand in the first message of the user #}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- set first_user_message = messages[0]['content']|trim %}
+        {%- set messages = messages[1:] %}
+    {%- else %}
+        {{- raise_exception("There is no first message to put the tools into") }}
+{%- endif %}
+    {{- '<|start_header_id|>user<|end_header_id|>\\n\\n' -}}
+    {{- "Answer with JSON that calls one of these functions, " }}
+    {{- 'as {"name": function, "parameters": a table of names and values}.\\n\\n' }}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+    {{- first_user_message + "<|eot_id|>"}}
+{%- endif %}
+
 {%- for message in messages %}
     {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
         {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
     {%- elif 'tool_calls' in message %}
-        {%- if not message.tool_calls|length == 1 %}{{- raise_exception("one call at a time") }}{%- endif %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception("one call at a time") }}
+        {%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {%- if builtin_tools is defined and tool_call.name in builtin_tools %}
+            {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+            {{- "<|python_tag|>" + tool_call.name + ".call(" }}
+            {%- for arg_name, arg_val in tool_call.arguments | items %}
+                {{- arg_name + '="' + arg_val + '"' }}
+                {%- if not loop.last %}
+                    {{- ", " }}
+                {%- endif %}
+                {%- endfor %}
+            {{- ")" }}
+        {%- else  %}
+            {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+            {{- '{"name": "' + tool_call.name + '", ' }}
+            {{- '"parameters": ' }}
+            {{- tool_call.arguments | tojson }}
+            {{- "}" }}
+        {%- endif %}
+        {%- if builtin_tools is defined %}
+            {{- "<|eom_id|>" }}
+        {%- else %}
+            {{- "<|eot_id|>" }}
+        {%- endif %}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -79,32 +159,93 @@ TEMPLATES = {
 {%- endif %}
 """,
     "mistral": """{%- if messages[0]["role"] == "system" %}
-    {%- set said = messages[0]["content"] %}
-    {%- set rest = messages[1:] %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
 {%- else %}
-    {%- set rest = messages %}
+    {%- set loop_messages = messages %}
 {%- endif %}
-{%- set asked = rest | selectattr("role", "equalto", "user") | list %}
-{%- set ns = namespace(index=0) %}
-{%- for m in rest if not (m.role == "tool") %}
-    {%- if (m["role"] == "user") != (ns.index % 2 == 0) %}{{- raise_exception("roles must alternate") }}{%- endif %}
-    {%- set ns.index = ns.index + 1 %}
-{%- endfor %}
-{{- bos_token }}
-{%- for m in rest %}
-    {%- if m["role"] == "user" %}
-        {%- if loop.last and said is defined %}
-            {{- "[INST] " + said + "\\n\\n" + m["content"] + "[/INST]" }}
-        {%- else %}
-            {{- "[INST] " + m["content"] + "[/INST]" }}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+
+{#- User and assistant take turns, whatever tools say between them #}
+{%- set ns = namespace() %}
+{%- set ns.index = 0 %}
+{%- for message in loop_messages %}
+    {%- if not (message.role == "tool" or message.role == "tool_results" or (message.tool_calls is defined and message.tool_calls is not none)) %}
+        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("roles must alternate") }}
         {%- endif %}
-    {%- elif m["role"] == "assistant" and m.content is not none %}
-        {{- " " + m["content"]|trim + eos_token }}
-    {%- else %}
-        {{- raise_exception("unknown role " ~ m.role ~ "!") }}
+        {%- set ns.index = ns.index + 1 %}
     {%- endif %}
 {%- endfor %}
-{{- '' if asked | length < 9 else 'many' }}""",
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS][" }}
+            {%- for tool in tools %}
+                {%- set tool = tool.function %}
+                {{- '{"type": "function", "function": {' }}
+                {%- for key, val in tool.items() if key != "return" %}
+                    {%- if val is string %}
+                        {{- '"' + key + '": "' + val + '"' }}
+                    {%- else %}
+                        {{- '"' + key + '": ' + val|tojson }}
+                    {%- endif %}
+                    {%- if not loop.last %}
+                        {{- ", " }}
+                    {%- endif %}
+                {%- endfor %}
+                {{- "}}" }}
+                {%- if not loop.last %}
+                    {{- ", " }}
+                {%- else %}
+                    {{- "]" }}
+                {%- endif %}
+            {%- endfor %}
+            {{- "[/AVAILABLE_TOOLS]" }}
+            {%- endif %}
+        {%- if loop.last and system_message is defined %}
+            {{- "[INST]" + system_message + "\\n\\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST]" + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS][" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function|tojson %}
+            {{- out[:-1] }}
+            {%- if not tool_call.id is defined or tool_call.id|length != 9 %}
+                {{- raise_exception("the id of a call has nine characters") }}
+            {%- endif %}
+            {{- ', "id": "' + tool_call.id + '"}' }}
+            {%- if not loop.last %}
+                {{- ", " }}
+            {%- else %}
+                {{- "]" + eos_token }}
+            {%- endif %}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}
+        {{- " " + message["content"]|trim + eos_token}}
+    {%- elif message["role"] == "tool_results" or message["role"] == "tool" %}
+        {%- if message.content is defined and message.content.content is defined %}
+            {%- set content = message.content.content %}
+        {%- else %}
+            {%- set content = message.content %}
+        {%- endif %}
+        {{- '[TOOL_RESULTS]{"content": ' + content|string + ", " }}
+        {%- if not message.tool_call_id is defined or message.tool_call_id|length != 9 %}
+            {{- raise_exception("the id of a call has nine characters") }}
+        {%- endif %}
+        {{- '"call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- raise_exception("unknown role " ~ message.role) }}
+    {%- endif %}
+{%- endfor %}
+""",
     "qwen": """{%- if tools %}
     {{- '<|im_start|>system\\n' }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
 {%- else %}
@@ -177,6 +318,37 @@ TEMPLATES = {
 
 """,
 }
+TEMPLATES["macros"] = """{%- macro kind(spec, depth=0, name='') -%}
+    {%- if spec.type == 'object' -%}
+        {{ name }}{ {%- for k, v in spec.properties|dictsort -%}{{ kind(v, depth + 1, name=k) }}{{ ', ' if not loop.last }}{%- endfor -%} }
+    {%- else -%}
+        {{ name ~ ':' ~ spec.type ~ '@' ~ depth }}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro star(x) %}<{{ x | upper }}>{% endmacro -%}
+{%- set spec = {'type': 'object', 'properties': {'b': {'type': 'int'}, 'A': {'type': 'object', 'properties': {'c': {'type': 'str'}}}}} -%}
+{{ kind(spec) }} {{ star('ab') + star(x='c') }}
+{% set block %} kept {{ messages | length }}{% endset %}[{{ block }}]
+{% for i in range(3) %}{{ i }}{% endfor %} {% for i in range(7, 1, -2) %}{{ i }}{{ ',' if not loop.last }}{% endfor %} {{ range(2) | list | length }}
+{% for (k, v) in {'x': 1, 'y': none, 'z': 'w'}.items() if v is not none %}{{ loop.index ~ k ~ v ~ loop.revindex }};{% endfor %}
+{% for k in {'p': 1, 'q': 2} %}{{ k }}{% endfor %}{% for a, b in [[1, 2], [3, 4]] %}{{ a * b }}|{% endfor %}
+{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i > 3 %}never mind{% break %}{% endif %}{{ i }}{% endfor %}
+{% for c in 'aé€' %}{{ c }}.{% endfor %}{{ 'aé€b'[1:-1] }}{{ 'abc'[-1] }}{{ 'abc'[::-1] }}{{ 'abc'[0] }}
+{% raw %}{{ not this }} {% nor this %}{% endraw %}
+{% if false %}{{ 1.5 | no_such_filter('%}') }}{{ '%}' ~ "}}" }}{% for a, b, c in x() recursive %}{% if a is no_such_test %}{% endif %}{% else %}{% endfor %}{% set y %}{% raw %}{% endif %}{% endraw %}{% endset %}{% else %}other{% endif %}
+{% if true %}this{% elif 1.5 | no_such_filter %}{{ nothing.at.all() }}{% endif %}
+{{ ['a', 'b', 'a'] | unique | join }}{{ [{'n': 'x'}, {'n': 'y'}] | map(attribute='n') | join('+') }}{{ ['a', 'b'] | map('upper') | list | tojson }}
+{{ [1, 2, 3, 4] | select('odd') | list | length }}{{ [1, 'x'] | reject('string') | list | length }}{{ {'k': ['é', 1, true, none]} | tojson(indent=2) }}
+{{ {'a': 1}.values() | list | first }}{{ {'a': 1}.keys() | list | first }}{{ 5 | string + none | string }}
+{% if 'x' in messages[0] or messages[0].role in ['user', 'system'] %}in{% endif %}
+"""
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Tells \"it\"", "parameters": {
+    "type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer"}}, "required": ["place"]}, "return": {"type": "string"}}},
+    {"type": "function", "function": {"name": "now", "description": "The time", "parameters": {"type": "object", "properties": {}}}}]
+CALLS = [{"role": "user", "content": "How is Genève?"},
+         {"role": "assistant", "tool_calls": [{"id": "abcdefghi", "function": {"name": "weather", "arguments": {"place": "Genève", "days": "2"}}}]},
+         {"role": "tool", "tool_call_id": "abcdefghi", "content": "sunny <é>"},
+         {"role": "assistant", "content": "Sunny. "}, {"role": "user", "content": "Thanks"}]
 MESSAGES = [[{"role": "user", "content": "  Hello, who are you? "}],
             [{"role": "system", "content": "Be brief.\n"}, {"role": "user", "content": "Añb"}, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes. "},
              {"role": "user", "content": "And {{ then }}?"}],
@@ -186,17 +358,18 @@ SETTINGS = [dict(), dict(temperature=0.6), dict(temperature=1.7, top_k=5), dict(
             dict(repetition=1.4), dict(temperature=0.8, repetition=0.7, top_p=0.9), dict(top_k=1)]
 
 
-def rendered(template, messages, answer):
+def rendered(template, messages, answer, **more):
     """The text, or the words with which the template refuses."""
     try:
         return dict(want=compile_template(template).render(messages=messages, add_generation_prompt=answer, bos_token="<s>", eos_token="</s>",
-                                                           tools=None, documents=None))
+                                                           **{"tools": None, "documents": None, **more}))
     except Exception as e:
         return dict(refuses=str(e))
 
 
 def probabilities(logits, seen, temperature=1.0, top_k=0, top_p=1.0, repetition=1.0):
     """As the library's processors and warpers, in its order, leave them."""
+    import torch
     ids, scores = torch.tensor([seen]), torch.tensor([logits])
     scores = tf.RepetitionPenaltyLogitsProcessor(repetition)(ids, scores) if repetition != 1 else scores
     scores = tf.TemperatureLogitsWarper(temperature)(ids, scores) if temperature != 1 else scores
@@ -205,22 +378,42 @@ def probabilities(logits, seen, temperature=1.0, top_k=0, top_p=1.0, repetition=
     return torch.softmax(scores[0].double(), -1).tolist()
 
 
+def templates():
+    """What each template gives; with `more` further variables."""
+    out = [dict(name=n, template=t, messages=m, answer=a, **rendered(t, m, a)) for n, t in TEMPLATES.items() for m in MESSAGES for a in (True, False)]
+    for name in ("llama-3.1", "mistral", "macros"):
+        for more in (dict(tools=TOOLS), dict(tools=TOOLS, tools_in_user_message=False), dict(builtin_tools=["weather", "code_interpreter", "search"])):
+            for m in (CALLS, [dict(role="system", content="Be brief.")] + CALLS[:3]):
+                out.append(dict(name=name, template=TEMPLATES[name], messages=m, answer=True, more=more, **rendered(TEMPLATES[name], m, True, **more)))
+    return out
+
+
+def write(path, content):
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(content, f, ensure_ascii=False, indent=0)
+
+
+def record_templates(path):
+    with open(path, encoding="utf-8") as f:
+        there = json.load(f)
+    write(path, {**there, "templates": templates()})
+
+
 def record(path):
+    import torch
     torch.manual_seed(2)
     logits = [round(float(x), 4) for x in torch.randn(31) * 1.5]
     seen = [3, 7, 7, 12, 30]
-    out = dict(templates=[dict(name=n, template=t, messages=m, answer=a, **rendered(t, m, a)) for n, t in TEMPLATES.items() for m in MESSAGES
-                          for a in (True, False)],
-               logits=logits, seen=seen, settings=[dict(s, probabilities=probabilities(logits, seen, **s)) for s in SETTINGS])
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump(out, f, ensure_ascii=False, indent=0)
+    write(path, dict(templates=templates(), logits=logits, seen=seen,
+                     settings=[dict(s, probabilities=probabilities(logits, seen, **s)) for s in SETTINGS]))
 
 
 def check_conversations(nebula):
     import hf_parity
+    import torch
     special = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>"]
     for name, template in TEMPLATES.items():
-        if name == "odds":
+        if name in ("odds", "macros"):
             continue
         with tempfile.TemporaryDirectory() as d:
             t = hf_parity.tokenizer(d, 300)
@@ -245,6 +438,7 @@ def check_conversations(nebula):
 
 def check_repetition(nebula):
     import hf_parity
+    import torch
     with tempfile.TemporaryDirectory() as d:
         size = hf_parity.tokenizer(d, 300).get_vocab_size()
     for name, model in hf_parity.families(size).items():
@@ -267,6 +461,8 @@ def check_repetition(nebula):
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1] == "record":
         record(sys.argv[2])
+    elif len(sys.argv) == 3 and sys.argv[1] == "templates":
+        record_templates(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "check":
         check_conversations(sys.argv[2])
         check_repetition(sys.argv[2])

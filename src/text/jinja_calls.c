@@ -10,7 +10,7 @@
 
 static const char blanks[] = " \t\n\r\f\v";
 
-static json_t *arg(const struct neb_jinja_args *a, int place, const char *name)
+json_t *neb__jinja_arg(const struct neb_jinja_args *a, int place, const char *name)
 {
     for (int i = 0; i < a->n; i++)
         if (*a->name[i] ? !strcmp(a->name[i], name) : i == place) return a->value[i];
@@ -78,6 +78,16 @@ static neb_status split(const struct neb_jinja *r, const json_t *v, const char *
     return neb__jinja_given(bad ? NULL : list, out);
 }
 
+static neb_status printed(const json_t *v, json_t **out)
+{
+    struct neb_buf made;
+    neb__buf_init(&made, NEB_JINJA_TEXT);
+    neb_status status = neb__jinja_print(v, &made);
+    if (status == NEB_OK) status = neb__jinja_text((const char *)made.data, made.len, out);
+    neb__buf_free(&made);
+    return status;
+}
+
 static neb_status length(const json_t *v, json_t **out)
 {
     json_int_t n = 0;
@@ -101,75 +111,54 @@ static neb_status join(const json_t *v, const char *with, json_t **out)
     return status;
 }
 
-static neb_status as_json(const json_t *v, json_t **out)
+/* As Python writes it: all of Unicode as it is, and the keys in their order. */
+static neb_status as_json(const struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a,
+                          json_t **out)
 {
-    char *text = json_dumps(v, JSON_ENCODE_ANY);
+    const json_t *indent = neb__jinja_arg(a, 1, "indent");
+    const json_int_t width = json_is_integer(indent) ? json_integer_value(indent) : 0;
+    for (int i = 0; i < a->n; i++)
+        if (strcmp(a->name[i], "indent") && (strcmp(a->name[i], "ensure_ascii") || json_is_true(a->value[i])))
+            return neb__jinja_unknown(r, "argument of tojson", a->name[i]);
+    if (width < 0 || width > 31) return neb__jinja_unknown(r, "argument of tojson", "indent");
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_INDENT((size_t)width));
     if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
     neb_status status = neb__jinja_text(text, strlen(text), out);
     free(text); /* jansson's own */
     return status;
 }
 
-/* ---- lists --------------------------------------------------------------------------------------------------------- */
-
-/* Items whose field passes a test: selectattr("role", "equalto", "user"). */
-static neb_status chosen(const struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a,
-                         bool wanted, json_t **out)
-{
-    const char *field = text_of(arg(a, 0, "")), *test = text_of(arg(a, 1, ""));
-    struct neb_jinja_args rest = {.value = {arg(a, 2, "")}, .n = a->n > 2};
-    json_t *list = json_array();
-    neb_status status = list ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
-    for (size_t i = 0; status == NEB_OK && i < json_array_size(v); i++) {
-        json_t *item = json_array_get(v, i), *at = json_object_get(item, field);
-        bool is = neb__jinja_true(at);
-        if (*test) status = neb__jinja_test(r, test, at, &rest, &is);
-        if (status == NEB_OK && is == wanted && json_array_append(list, item))
-            status = neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
-    }
-    if (status == NEB_OK)
-        *out = list;
-    else
-        json_decref(list);
-    return status;
-}
-
-static neb_status reversed(const json_t *v, json_t **out)
-{
-    json_t *list = json_array();
-    bool bad = !list;
-    for (size_t i = json_array_size(v); !bad && i > 0; i--)
-        bad = json_array_append(list, json_array_get(v, i - 1)) != 0;
-    if (bad) json_decref(list);
-    return neb__jinja_given(bad ? NULL : list, out);
-}
+/* ---- filters and tests ------------------------------------------------------------------------------------- */
 
 neb_status neb__jinja_filter(const struct neb_jinja *r, const char *name, json_t *v,
                              const struct neb_jinja_args *a, json_t **out)
 {
     const size_t n = json_array_size(v);
+    bool known;
     if (!strcmp(name, "trim") && !a->n) return stripped(v, blanks, true, true, out);
     if (!strcmp(name, "length") || !strcmp(name, "count")) return length(v, out);
     if (!strcmp(name, "upper")) return cased(v, true, out);
     if (!strcmp(name, "lower")) return cased(v, false, out);
-    if (!strcmp(name, "join")) return join(v, text_of(arg(a, 0, "d")), out);
+    if (!strcmp(name, "join")) return join(v, text_of(neb__jinja_arg(a, 0, "d")), out);
     if (!strcmp(name, "replace"))
-        return replaced(r, v, text_of(arg(a, 0, "old")), text_of(arg(a, 1, "new")), out);
-    if (!strcmp(name, "tojson") && v && !a->n) return as_json(v, out);
-    if (!strcmp(name, "selectattr")) return chosen(r, v, a, true, out);
-    if (!strcmp(name, "rejectattr")) return chosen(r, v, a, false, out);
-    if (!strcmp(name, "reverse") && json_is_array(v)) return reversed(v, out);
+        return replaced(r, v, text_of(neb__jinja_arg(a, 0, "old")), text_of(neb__jinja_arg(a, 1, "new")),
+                        out);
+    if (!strcmp(name, "tojson") && v) return as_json(r, v, a, out);
+    NEB_TRY(neb__jinja_list_filter(r, name, v, a, &known, out));
+    if (known) return NEB_OK;
     if ((!strcmp(name, "first") || !strcmp(name, "last")) && json_is_array(v)) {
         *out = n ? json_incref(json_array_get(v, *name == 'f' ? 0 : n - 1)) : NULL;
         return NEB_OK;
     }
     if (!strcmp(name, "default") || !strcmp(name, "d")) {
-        const bool falsy = neb__jinja_true(arg(a, 1, "boolean"));
-        *out = json_incref((falsy ? neb__jinja_true(v) : v != NULL) ? v : arg(a, 0, "default_value"));
+        const bool falsy = neb__jinja_true(neb__jinja_arg(a, 1, "boolean"));
+        *out =
+            json_incref((falsy ? neb__jinja_true(v) : v != NULL) ? v : neb__jinja_arg(a, 0, "default_value"));
         return NEB_OK;
     }
-    if (!strcmp(name, "safe") || (!strcmp(name, "string") && json_is_string(v)) ||
-        (!strcmp(name, "list") && json_is_array(v))) {
+    if (!strcmp(name, "string") && (json_is_integer(v) || json_is_boolean(v) || json_is_null(v)))
+        return printed(v, out);
+    if (!strcmp(name, "safe") || (!strcmp(name, "string") && json_is_string(v))) {
         *out = json_incref(v);
         return NEB_OK;
     }
@@ -191,6 +180,10 @@ neb_status neb__jinja_test(const struct neb_jinja *r, const char *name, const js
         *out = json_is_object(v);
     else if (!strcmp(name, "number"))
         *out = json_is_number(v);
+    else if (!strcmp(name, "integer"))
+        *out = json_is_integer(v);
+    else if ((!strcmp(name, "even") || !strcmp(name, "odd")) && json_is_integer(v))
+        *out = (json_integer_value(v) % 2 != 0) == (*name == 'o');
     else if (!strcmp(name, "boolean"))
         *out = json_is_boolean(v);
     else if (!strcmp(name, "true"))
@@ -219,14 +212,30 @@ static bool ends(const char *text, const char *with)
     return n >= m && !memcmp(text + n - m, with, m);
 }
 
+static neb_status values(json_t *v, json_t **out)
+{
+    json_t *list = json_array(), *one;
+    const char *key;
+    bool bad = !list;
+    json_object_foreach(v, key, one)
+    {
+        bad = bad || json_array_append(list, one);
+    }
+    if (bad) json_decref(list);
+    return neb__jinja_given(bad ? NULL : list, out);
+}
+
 neb_status neb__jinja_method(const struct neb_jinja *r, const char *name, json_t *v,
                              const struct neb_jinja_args *a, json_t **out)
 {
-    const char *first = text_of(arg(a, 0, "")), *set = a->n ? first : blanks;
+    const char *first = text_of(neb__jinja_arg(a, 0, "")), *set = a->n ? first : blanks;
     if (json_is_object(v) && !strcmp(name, "get") && a->n) {
-        json_t *there = json_object_get(v, first), *other = arg(a, 1, "");
+        json_t *there = json_object_get(v, first), *other = neb__jinja_arg(a, 1, "");
         return neb__jinja_given(there ? json_incref(there) : other ? json_incref(other) : json_null(), out);
     }
+    if (json_is_object(v) && !strcmp(name, "items")) return neb__jinja_pairs(r, v, false, out);
+    if (json_is_object(v) && !strcmp(name, "keys")) return neb__jinja_list(r, v, out);
+    if (json_is_object(v) && !strcmp(name, "values")) return values(v, out);
     if (!json_is_string(v)) return neb__jinja_unknown(r, "method", name);
     if (!strcmp(name, "strip")) return stripped(v, set, true, true, out);
     if (!strcmp(name, "lstrip")) return stripped(v, set, true, false, out);
@@ -264,10 +273,11 @@ static neb_status today(const char *format, json_t **out)
 neb_status neb__jinja_function(const struct neb_jinja *r, const char *name, const struct neb_jinja_args *a,
                                json_t **out)
 {
-    if (!strcmp(name, "namespace")) return namespace(a, out);
+    if (!strcmp(name, "namespace") || !strcmp(name, "dict")) return namespace(a, out);
+    if (!strcmp(name, "range")) return neb__jinja_range(r, a, out);
     if (!strcmp(name, "strftime_now") && a->n == 1) return today(text_of(a->value[0]), out);
     if (!strcmp(name, "raise_exception"))
         return neb__fail(NEB_ERR_INVALID, "the chat template refuses this conversation: %.200s",
-                         text_of(arg(a, 0, "message")));
+                         text_of(neb__jinja_arg(a, 0, "message")));
     return neb__jinja_unknown(r, "function", name);
 }

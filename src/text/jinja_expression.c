@@ -118,7 +118,7 @@ static neb_status text_literal(struct neb_jinja *r, bool live, json_t **out)
             static const char from[] = "ntr\\'\"", to[] = "\n\t\r\\'\"";
             const char *known = strchr(from, r->text[r->at]);
             if (!known || !*known)
-                status = neb__jinja_unknown(r, "escape", (char[]){'\\', r->text[r->at], 0});
+                status = !live ? NEB_OK : neb__jinja_unknown(r, "escape", (char[]){'\\', r->text[r->at], 0});
             else
                 c = to[known - from], r->at++;
         }
@@ -131,6 +131,12 @@ static neb_status text_literal(struct neb_jinja *r, bool live, json_t **out)
     return status;
 }
 
+static neb_status skip_digits(struct neb_jinja *r)
+{
+    for (r->at++; r->at < r->n && is_digit(r->text[r->at]);) r->at++;
+    return NEB_OK;
+}
+
 static neb_status number_literal(struct neb_jinja *r, bool live, json_t **out)
 {
     json_int_t v = 0;
@@ -139,7 +145,7 @@ static neb_status number_literal(struct neb_jinja *r, bool live, json_t **out)
         v = v * 10 + (r->text[r->at] - '0');
     }
     if (r->at + 1 < r->n && r->text[r->at] == '.' && is_digit(r->text[r->at + 1]))
-        return neb__jinja_unknown(r, "number", "with a fraction");
+        return live ? neb__jinja_unknown(r, "number", "with a fraction") : skip_digits(r);
     return live ? neb__jinja_given(json_integer(v), out) : NEB_OK;
 }
 
@@ -244,37 +250,17 @@ static neb_status member(struct neb_jinja *r, bool live, json_t *v, json_t **out
     return status;
 }
 
-/* The bound of a slice; not given: `fallback`. */
-static json_int_t bound(const json_t *v, json_int_t size, json_int_t fallback)
-{
-    if (!json_is_integer(v)) return fallback;
-    json_int_t i = json_integer_value(v);
-    if (i < 0) i += size;
-    return i < 0 ? -1 : i > size ? size : i;
-}
-
-static neb_status slice(const struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out)
-{
-    const json_int_t size = (json_int_t)json_array_size(v),
-                     step = json_is_integer(part[2]) ? json_integer_value(part[2]) : 1;
-    if (!json_is_array(v)) return neb__jinja_unknown(r, "slice", "of something that is not a list");
-    if (!step) return neb__jinja_malformed(r, "a step that is not 0");
-    json_int_t from = bound(part[0], size, step > 0 ? 0 : size - 1),
-               to = bound(part[1], size, step > 0 ? size : -1);
-    if (step < 0 && from >= size) from = size - 1;
-    if (step > 0 && from < 0) from = 0;
-    json_t *made = json_array();
-    for (json_int_t i = from; made && (step > 0 ? i < to : i > to); i += step)
-        if (json_array_append(made, json_array_get(v, (size_t)i))) {
-            json_decref(made);
-            made = NULL;
-        }
-    return neb__jinja_given(made, out);
-}
-
 static neb_status item(const struct neb_jinja *r, json_t *v, const json_t *at, json_t **out)
 {
     if (json_is_string(at)) return field(v, json_string_value(at), out);
+    if (json_is_string(v) && json_is_integer(at)) { /* one character is a slice */
+        const json_int_t i = json_integer_value(at);
+        json_t *part[3] = {json_integer(i), i == -1 ? NULL : json_integer(i + 1), NULL};
+        neb_status status = neb__jinja_slice(r, v, part, out);
+        json_decref(part[0]);
+        json_decref(part[1]);
+        return status;
+    }
     if (!json_is_integer(at) || (v && !json_is_array(v)))
         return neb__jinja_unknown(r, "index", "that is neither a name nor the number of an item");
     json_int_t i = json_integer_value(at);
@@ -298,7 +284,8 @@ static neb_status subscript(struct neb_jinja *r, bool live, json_t *v, json_t **
         n++;
     }
     if (status == NEB_OK && !neb__jinja_take(r, "]")) status = neb__jinja_malformed(r, "']'");
-    if (status == NEB_OK && live) status = sliced ? slice(r, v, part, out) : item(r, v, part[0], out);
+    if (status == NEB_OK && live)
+        status = sliced ? neb__jinja_slice(r, v, part, out) : item(r, v, part[0], out);
     for (int i = 0; i < 3; i++) json_decref(part[i]);
     return status;
 }
@@ -366,7 +353,9 @@ static neb_status named_value(struct neb_jinja *r, bool live, json_t **out)
         return live ? neb__jinja_given(json_null(), out) : NEB_OK;
     if (neb__jinja_take(r, "(")) {
         neb_status status = read_args(r, live, &a);
-        if (status == NEB_OK && live) status = neb__jinja_function(r, name, &a, out);
+        const struct neb_jinja_macro *m = neb__jinja_macro(r, name);
+        if (status == NEB_OK && live)
+            status = m ? neb__jinja_call(r, m, &a, out) : neb__jinja_function(r, name, &a, out);
         drop_args(&a);
         return status;
     }

@@ -1,8 +1,9 @@
 /* jinja_parts.h: what the files of the template language share. Values are JSON; NULL is undefined. Each function gives a
  * reference of its own, which the caller drops.
  *
- * There is no tree: the text is run as it is read, and a loop reads its body again. What does not run (the other branch, the
- * right side of an `or` that is decided) is read with `live` false: it must be well formed, and may use anything. */
+ * There is no tree: the text is run as it is read, and a loop reads its body again, as does each call of a macro. A branch
+ * that is not taken is skipped tag by tag, whatever stands in them. The part of an expression that does not run (the right
+ * side of an `or` that is decided) is read with `live` false: it must be well formed, and may use anything. */
 #ifndef NEB_TEXT_JINJA_PARTS_H
 #define NEB_TEXT_JINJA_PARTS_H
 
@@ -11,17 +12,37 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-enum { NEB_JINJA_DEPTH = 64, NEB_JINJA_ARGS = 8, NEB_JINJA_NAME = 64, NEB_JINJA_TEXT = 16 << 20 };
+enum {
+    NEB_JINJA_DEPTH = 64,
+    NEB_JINJA_ARGS = 8,
+    NEB_JINJA_NAME = 64,
+    NEB_JINJA_MACROS = 64,
+    NEB_JINJA_LIST = 1 << 16,
+    NEB_JINJA_TEXT = 16 << 20
+};
+
+/* Where a macro's parameters begin, behind the bracket, and where its body does. */
+struct neb_jinja_macro {
+    char name[NEB_JINJA_NAME];
+    size_t params, body;
+    int after; /* neb_jinja.after at the body */
+};
+
+enum neb_jinja_leaving { NEB_JINJA_STAYS, NEB_JINJA_BREAK, NEB_JINJA_CONTINUE };
 
 struct neb_jinja {
     const char *text;
     size_t n, at;
     struct neb_buf *out;
     json_t *scope[NEB_JINJA_DEPTH]; /* variables; the innermost last */
-    int scopes;
-    int depth;     /* of expressions and blocks */
-    int64_t steps; /* left */
-    int after;     /* what the last tag does to the white space behind it */
+    int scopes, base;               /* base: the first one that is seen, beside scope[0] */
+    struct neb_jinja_macro macro[NEB_JINJA_MACROS];
+    int macros;
+    enum neb_jinja_leaving leaving; /* the body of the innermost loop */
+    int loops;                      /* that are running */
+    int depth;                      /* of expressions and blocks */
+    int64_t steps;                  /* left */
+    int after;                      /* what the last tag does to the white space behind it */
 };
 
 /* The arguments of a call: by place, or by name. */
@@ -40,6 +61,42 @@ neb_status neb__jinja_unknown(const struct neb_jinja *r, const char *what, const
 neb_status neb__jinja_step(struct neb_jinja *r);
 json_t *neb__jinja_find(const struct neb_jinja *r, const char *name); /* a borrowed variable, or NULL */
 
+neb_status neb__jinja_enter(struct neb_jinja *r); /* a scope of its own; owes a leave */
+void neb__jinja_leave(struct neb_jinja *r);
+/* NULL: undefined again. */
+neb_status neb__jinja_declare(struct neb_jinja *r, const char *name, json_t *v);
+/* Runs up to the tag of one of the words `until` (the end: NULL), whose rest is left to the caller. */
+neb_status neb__jinja_block(struct neb_jinja *r, const char *const *until, char met[NEB_JINJA_NAME]);
+/* Takes the end of a tag: `%}` or `}}`. */
+neb_status neb__jinja_tag_end(struct neb_jinja *r, const char *end);
+/* Writes the text up to the next tag, if `live`, and goes there. */
+neb_status neb__jinja_plain_text(struct neb_jinja *r, bool live);
+neb_status neb__jinja_comment(struct neb_jinja *r);
+/* Behind the beginning of a tag. */
+void neb__jinja_sign(struct neb_jinja *r);
+
+/* ---- jinja_loop.c ---- */
+
+neb_status neb__jinja_for(struct neb_jinja *r); /* behind the word `for` */
+
+/* ---- jinja_skip.c ---- */
+
+/* The rest of a tag that ends with `%}` (end: '%') or `}}` ('}'). */
+neb_status neb__jinja_skip_tag(struct neb_jinja *r, char end);
+/* As neb__jinja_block, but nothing runs. */
+neb_status neb__jinja_skip_block(struct neb_jinja *r, const char *const *until, char met[NEB_JINJA_NAME]);
+/* Behind `{% raw`: up to the end of `{% endraw %}`; the text between goes to `out`, unless that is NULL. */
+neb_status neb__jinja_raw(struct neb_jinja *r, struct neb_buf *out);
+
+/* ---- jinja_macro.c ---- */
+
+/* Behind the word `macro`. */
+neb_status neb__jinja_define(struct neb_jinja *r);
+const struct neb_jinja_macro *neb__jinja_macro(const struct neb_jinja *r, const char *name); /* or NULL */
+struct neb_jinja_args;
+neb_status neb__jinja_call(struct neb_jinja *r, const struct neb_jinja_macro *m,
+                           const struct neb_jinja_args *a, json_t **out);
+
 /* ---- jinja_expression.c ---- */
 
 void neb__jinja_space(struct neb_jinja *r);
@@ -53,7 +110,25 @@ bool neb__jinja_true(const json_t *v);
 /* As `{{ v }}` shows it. */
 neb_status neb__jinja_print(const json_t *v, struct neb_buf *out);
 
+/* ---- jinja_lists.c ---- */
+
+/* What a loop goes through: items of a list, keys of a table, characters of a text, nothing of the undefined.
+ * NEB_ERR_UNSUPPORTED: something else */
+neb_status neb__jinja_list(const struct neb_jinja *r, const json_t *v, json_t **out);
+/* A table's pairs, in their order or in that of their keys. */
+neb_status neb__jinja_pairs(const struct neb_jinja *r, const json_t *v, bool sorted, json_t **out);
+neb_status neb__jinja_range(const struct neb_jinja *r, const struct neb_jinja_args *a, json_t **out);
+/* list[from:to:step], and the same of a text's characters; a part that is NULL is not given. */
+neb_status neb__jinja_slice(const struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out);
+/* The filters that make a list from a list: items, dictsort, list, map, select, reject, selectattr, rejectattr, reverse,
+ * unique. *known false: another name. */
+neb_status neb__jinja_list_filter(const struct neb_jinja *r, const char *name, json_t *v,
+                                  const struct neb_jinja_args *a, bool *known, json_t **out);
+
 /* ---- jinja_calls.c ---- */
+
+/* An argument by its place or its name; NULL: not given. Borrowed. */
+json_t *neb__jinja_arg(const struct neb_jinja_args *a, int place, const char *name);
 
 neb_status neb__jinja_filter(const struct neb_jinja *r, const char *name, json_t *v,
                              const struct neb_jinja_args *a, json_t **out);
