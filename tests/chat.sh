@@ -54,6 +54,18 @@ full=$(grep -c '^12 tokens' stats)
 mid=$(cut -c4-5 all)
 "$nebula" generate model abc --max-new 12 --temperature 3 --seed 4 --stop "zzzz|$mid" > cut || fail "no text with a stop string"
 [ "$(cat cut)" = "$(awk -v m="$mid" '{ print substr($0, 1, index($0, m) - 1) }' all)" ] || fail "stopped elsewhere: $(cat all cut)"
+"$nebula" generate model abc --max-new 12 --temperature 3 --seed 4 --stop "zz\\|zz|$mid|" > cut2 && cmp -s cut cut2 || fail "an escaped | divides"
+# a special token is a stop string, too: it shows in no text
+for seed in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    "$nebula" generate model abc --max-new 40 --temperature 9 --top-p 1 --seed $seed --scores > all || fail "no text"
+    if grep -q '^29 ' all; then break; fi
+done
+sed 's/"<e>"/"<|e|>"/' model/tokenizer.json > t && mv t model/tokenizer.json
+n=$(awk '$1 == 29 { print NR - 1; exit }' all)
+[ "$n" ] || fail "the token does not come: $(cut -d' ' -f1 all | tr '\n' ' ')"
+"$nebula" generate model abc --max-new 40 --temperature 9 --top-p 1 --seed $seed --scores --stop '<\|e\|>' > cut || fail "no text with a special token"
+[ "$(grep -c . cut)" = "$n" ] || fail "it does not stop at the special token: $(cat cut)"
+sed 's/"<|e|>"/"<e>"/' model/tokenizer.json > t && mv t model/tokenizer.json
 # a prompt from a file and from standard input, of several lines
 printf 'ab\ncd\n' > prompt
 "$nebula" generate model --file prompt --max-new 5 --temperature 0 > f1 && "$nebula" generate model --file - --max-new 5 --temperature 0 < prompt > f2 ||

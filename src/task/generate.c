@@ -32,7 +32,8 @@ const struct neb_opt neb__generate_options[] = {
         NEB_OPT_RANGE(0.01, 100)),
     OPT(seed, NEB_OPT_INT, "1", NULL, "another one gives another text", NEB_OPT_RANGE(0, 9e15)),
     OPT(stop, NEB_OPT_TEXT, "", NULL,
-        "ends a text where it appears; several: one|another; \\n stands for a line end"),
+        "ends a text where it appears; several: one|another; \\| stands for the character |, \\n for a line "
+        "end"),
     OPT(start, NEB_OPT_TEXT, "auto", NULL,
         "put the token that begins a text before the prompt; auto: as the model learned it, or as its "
         "tokenizer says",
@@ -78,19 +79,12 @@ static neb_status make_room(struct neb_generator *g, int64_t tokens)
 
 neb_status neb__generator_stop_at(struct neb_generator *g, const char *text, size_t n)
 {
-    char *copy = neb__malloc(n + 1), *to = copy;
+    if (!n) return NEB_OK;
+    if (g->stops == STOPS) return neb__fail(NEB_ERR_RANGE, "more than %d stop strings", STOPS);
+    char *copy = neb__malloc(n + 1);
     if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stop string");
-    for (size_t i = 0; i < n; i++) {
-        const bool line_end = text[i] == '\\' && i + 1 < n && text[i + 1] == 'n';
-        *to++ = line_end ? '\n' : text[i];
-        i += line_end;
-    }
-    *to = 0;
-    if (!*copy || g->stops == STOPS) {
-        const bool empty = !*copy;
-        neb__free(copy);
-        return empty ? NEB_OK : neb__fail(NEB_ERR_RANGE, "more than %d stop strings", STOPS);
-    }
+    memcpy(copy, text, n);
+    copy[n] = 0;
     g->stop[g->stops++] = copy;
     return NEB_OK;
 }
@@ -100,13 +94,33 @@ void neb__generator_end_at(struct neb_generator *g, int32_t id)
     if (id >= 0 && id < g->vocab) g->ends[id] = 1;
 }
 
+/* A special token shows in no text, so it is looked for among the tokens. */
+static neb_status take_stop(struct neb_generator *g, struct neb_buf *text)
+{
+    NEB_TRY(neb__generator_stop_at(g, (const char *)text->data, text->len));
+    NEB_TRY(neb__buf_append(text, "", 1));
+    const int32_t id = neb__tok_id(g->m->tok, (const char *)text->data);
+    if (id >= 0 && neb__tok_special_map(g->m->tok)[id]) neb__generator_end_at(g, id);
+    neb__buf_clear(text);
+    return NEB_OK;
+}
+
+/* one|another, in which \| stands for the character and \n for a line end */
 static neb_status read_stops(struct neb_generator *g, const char *list)
 {
-    for (size_t n; list && *list; list += n + (list[n] == '|')) {
-        n = strcspn(list, "|");
-        NEB_TRY(neb__generator_stop_at(g, list, n));
+    struct neb_buf text;
+    neb__buf_init(&text, TEXT);
+    neb_status status = NEB_OK;
+    for (const char *p = list; status == NEB_OK && p && *p; p++) {
+        const bool escape = *p == '\\' && p[1] && strchr("|n", p[1]);
+        if (*p == '|')
+            status = take_stop(g, &text);
+        else
+            status = neb__buf_append(&text, escape ? (*++p == 'n' ? "\n" : "|") : p, 1);
     }
-    return NEB_OK;
+    if (status == NEB_OK) status = take_stop(g, &text);
+    neb__buf_free(&text);
+    return status;
 }
 
 /* What the command line says, else the folder, else the tokenizer. */

@@ -33,8 +33,8 @@ neb_status neb__generator_run(struct neb_generator *g, const char *prompt, size_
 neb_status neb__generator_run_ids(struct neb_generator *g, const int32_t *prompt, size_t n,
                                   neb_generate_fn fn, void *arg);
 
-/* One more token, or one more text, that ends what is generated; neither is part of it. In a stop string `\n` stands for
- * a line end. NEB_ERR_RANGE: there are too many; NEB_ERR_NOMEM */
+/* One more token, or one more text, that ends what is generated; neither is part of it.
+ * NEB_ERR_RANGE: there are too many; NEB_ERR_NOMEM */
 void neb__generator_end_at(struct neb_generator *g, int32_t id);
 neb_status neb__generator_stop_at(struct neb_generator *g, const char *text, size_t n);
 
