@@ -198,6 +198,26 @@ static void slow_patterns_are_stopped(void **state)
     neb__buf_free(&got);
 }
 
+/* Steps that write many letters for one fill no memory, and the message says which part it was. */
+static void texts_that_grow_are_refused(void **state)
+{
+    (void)state;
+#define SIXTEEN "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaaaaaaaaaaaa\"}"
+    static const char json[] = WITH("\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [" SIXTEEN
+                                    ", " SIXTEEN ", " SIXTEEN ", " SIXTEEN ", " SIXTEEN ", " SIXTEEN "]}");
+    struct neb_tj_files f = {json, sizeof json - 1, "{\"eos_token\": \"</s>\"}", 21};
+    struct neb_tok *tok;
+    struct neb_buf got;
+    neb__buf_init(&got, 1 << 20);
+    assert_ok(neb__tok_open_json(&f, &tok));
+    check_log_quiet();
+    assert_status(neb__tok_encode(tok, "ab", 2, &got), NEB_ERR_NOSPACE);
+    check_log_restore();
+    assert_non_null(strstr(neb_last_error(), "the normalizer of tokenizer.json makes a text of"));
+    neb__tok_close(tok);
+    neb__buf_free(&got);
+}
+
 static neb_status everything(const struct neb_tj_files *f)
 {
     static const char text[] = "Größe e\xCC\x81  x½ 12 eng_Latn y\xFF \xE4\xBD\xA0";
@@ -382,6 +402,7 @@ int main(void)
         cmocka_unit_test(special_tokens_stay_text),
         cmocka_unit_test(files_that_lie),
         cmocka_unit_test(slow_patterns_are_stopped),
+        cmocka_unit_test(texts_that_grow_are_refused),
         cmocka_unit_test(zero_bytes_are_text),
         cmocka_unit_test(many_marks_take_no_time),
         cmocka_unit_test(patterns_mean_what_oniguruma_means),

@@ -378,6 +378,15 @@ static const struct added *added_at(const struct neb_tj *t, bool normalized, boo
     return best;
 }
 
+neb_status neb__tj_too_long(const char *part, size_t n, size_t most)
+{
+    return neb__fail(NEB_ERR_NOSPACE,
+                     "the %s of tokenizer.json makes a text of %zu bytes longer than %zu bytes; give a "
+                     "shorter text, or mend "
+                     "the tokenizer",
+                     part, n, most);
+}
+
 static neb_status pieces_to_ids(const struct neb_tj *t, const char *text, size_t n, bool first,
                                 struct neb_buf *out)
 {
@@ -386,6 +395,7 @@ static neb_status pieces_to_ids(const struct neb_tj *t, const char *text, size_t
     p.at_start = first;
     neb_status status = neb__tj_pieces_add(&p, text, n);
     if (status == NEB_OK) status = neb__tj_split(&t->splitter, &p);
+    if (status == NEB_ERR_NOSPACE) status = neb__tj_too_long("pre_tokenizer", n, NEB_TJ_TEXT);
     for (size_t i = 0; status == NEB_OK && i < neb__tj_pieces_count(&p); i++) {
         size_t m;
         const char *piece = neb__tj_pieces_at(&p, i, &m);
@@ -505,6 +515,7 @@ neb_status neb__tj_decode(const struct neb_tj *t, const int32_t *ids, size_t n, 
             status = neb__tj_pieces_add(&p, piece, strlen(piece));
     }
     if (status == NEB_OK) status = neb__tj_join(&t->decoder, &p, out);
+    if (status == NEB_ERR_NOSPACE) status = neb__tj_too_long("decoder", p.text.len, NEB_TJ_TEXT);
     neb__tj_pieces_free(&p);
     return status;
 }

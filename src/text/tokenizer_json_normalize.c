@@ -229,6 +229,10 @@ static neb_status one(const struct neb_tj_step *s, const char *text, size_t n, s
     }
 }
 
+/* How many times longer a text may become: no character has so long a decomposition. Steps that replace a letter by many would
+ * fill the memory. */
+enum { GROWTH = 256, SMALL = 1 << 20 };
+
 struct two { /* two buffers that take turns */
     struct neb_buf b[2];
     int now;
@@ -270,8 +274,9 @@ static neb_status bert(const struct neb_tj_step *s, struct two *t)
 neb_status neb__tj_normalize(const struct neb_tj_steps *s, const char *text, size_t n, struct neb_buf *out)
 {
     struct two t = {.now = 0};
-    neb__buf_init(&t.b[0], NEB_TJ_TEXT);
-    neb__buf_init(&t.b[1], NEB_TJ_TEXT);
+    const size_t most = n < (NEB_TJ_TEXT - SMALL) / GROWTH ? n * GROWTH + SMALL : NEB_TJ_TEXT;
+    neb__buf_init(&t.b[0], most);
+    neb__buf_init(&t.b[1], most);
     neb_status status = neb__buf_append(&t.b[0], text, n);
     for (int i = 0; status == NEB_OK && i < s->n; i++) {
         const struct neb_tj_step *step = &s->step[i];
@@ -286,5 +291,6 @@ neb_status neb__tj_normalize(const struct neb_tj_steps *s, const char *text, siz
     if (status == NEB_OK) status = neb__buf_append(out, t.b[t.now].data, t.b[t.now].len);
     neb__buf_free(&t.b[0]);
     neb__buf_free(&t.b[1]);
+    if (status == NEB_ERR_NOSPACE) return neb__tj_too_long("normalizer", n, most);
     return status;
 }

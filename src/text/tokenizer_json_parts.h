@@ -96,6 +96,8 @@ bool neb__tj_is_punctuation(int32_t c);
 /* The character at text[at] of checked UTF-8; *step: its bytes. */
 int32_t neb__tj_char(const char *text, size_t n, size_t at, size_t *step);
 
+/* NEB_ERR_NOSPACE, worded: a part of the file makes n bytes longer than `most`. */
+neb_status neb__tj_too_long(const char *part, size_t n, size_t most);
 neb_status neb__tj_normalize(const struct neb_tj_steps *s, const char *text, size_t n, struct neb_buf *out);
 /* Replaces every match by step->by. */
 neb_status neb__tj_replace(const struct neb_tj_step *step, const char *text, size_t n, struct neb_buf *out);
