@@ -57,6 +57,23 @@ for o in parallel.tensor=2 parallel.pipeline=2; do
     if timeout 60 "$nebula" train t5.yaml out=never $o > log 2>&1; then fail "$o was taken for mT5"; fi
     grep -q 'positions: relative' log || fail "$o is not refused by the name of the option: $(cat log)"
 done
+# T5's pieces have no start token: padding is one in its own frame, and nowhere else
+awk 'BEGIN { for (i = 0; i < 40; i++) print "A man is reading a book." }' > one.txt
+cat > causal.yaml <<J
+task: causal
+model: {family: llama, hidden: 16, layers: 1, heads: 2}
+tokenizer: {file: $data/mt5/spiece.model}
+train: {steps: 1, tokens: 64, max_len: 16}
+data: [{file: one.txt}]
+out: never
+J
+if "$nebula" train causal.yaml > log 2>&1; then fail "a text began with padding"; fi
+grep -q 'the tokenizer has no start token.*frame' log || fail "the message does not say what to do: $(tail -2 log)"
+sed "s|init: .*|tokenizer: {file: $data/mt5/spiece.model}\nmodel: {family: transformer, hidden: 16, layers: 1, heads: 2}|" job.yaml > no.yaml
+if "$nebula" train no.yaml out=never > log 2>&1; then fail "a target began with padding"; fi
+grep -q 'the tokenizer has no start token.*frame' log || fail "the message does not say what to do: $(tail -2 log)"
+sed "s|spiece.model}|spiece.model, frame: t5}|; s/steps: 40/steps: 2/" no.yaml > yes.yaml
+"$nebula" train yes.yaml out=framed > log 2>&1 || fail "T5's frame is refused: $(tail -2 log)"
 "$nebula" import "$data/llama3" llama > /dev/null 2>&1 || fail "the import of a Llama failed"
 if "$nebula" import "$data/llama3_lora" tuned 2> err; then fail "an adapter without its base was taken"; fi
 grep -q -- '--base' err || fail "the message does not ask for the base: $(cat err)"

@@ -153,6 +153,9 @@ static neb_status prepare(struct neb_generator *g)
     g->longest = (int32_t)(most < MOST ? most : MOST);
     g->begin = neb__tok_special(m->tok, NEB_TOK_BOS);
     g->starts = puts_start(g);
+    if (g->begin < 0 && !strcmp(g->c.start, "yes"))
+        return neb__fail(NEB_ERR_CONFIG, "the tokenizer of %s has no start token; leave out --start=yes",
+                         m->folder.path);
     NEB_TRY(make_room(g, 1));
     g->vocab = (int32_t)neb__decoding_vocab(g->decoding);
     g->absent = NEB_NEW_ARRAY(uint8_t, (size_t)g->vocab);

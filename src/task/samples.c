@@ -239,11 +239,10 @@ static neb_status sample_pairs(struct neb_work *w, struct neb_model *m, const st
                                                 .at = s->at};
     struct making a = {.source = &source, .texts = texts, .most = room_for(m, 1)};
     for (int k = 0; k < texts; k++) {
-        a.prompt[k] = neb__tok_special(tok, NEB_TOK_BOS);
+        a.prompt[k] = t->ids[t->cu_seqlens[k]]; /* what a target starts with */
         a.starts[k + 1] = k + 1;
     }
-    if (a.most < 1 || a.prompt[0] < 0)
-        return neb__quiet(NEB_ERR_UNSUPPORTED, "the model has no room for a translation");
+    if (a.most < 1) return neb__quiet(NEB_ERR_UNSUPPORTED, "the model has no room for a translation");
     NEB_TRY(make(w, m, &a));
     for (int k = 0; k < texts; k++) {
         const int32_t *source_ids = s->ids + s->cu_seqlens[k], *target_ids = t->ids + t->cu_seqlens[k];

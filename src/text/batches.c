@@ -45,6 +45,12 @@ static neb_status check_source(const struct neb_batches_cfg *c, int i)
     if ((c->kind == NEB_BATCH_PAIR && info->sides != 2) || (c->kind == NEB_BATCH_CAUSAL && info->sides != 1))
         return neb__fail(NEB_ERR_CONFIG, "source %d has %d text(s) per sample; this task cannot use it", i,
                          info->sides);
+    if (c->vocab.bos < 0 && (c->kind != NEB_BATCH_PAIR || src->frame.start < 0))
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "the tokenizer has no start token, with which a text of this task begins; take one that has "
+            "(<s>), or for translation name a frame that starts with padding (tokenizer.frame: t5 or "
+            "marian)");
     if (!neb__set_count(src->set)) return neb__fail(NEB_ERR_CONFIG, "source %d is empty", i);
     return NEB_OK;
 }

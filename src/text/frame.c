@@ -99,6 +99,12 @@ static neb_status find(const struct neb_frame *f, enum part part, const struct n
     if (part == FROM) return language(f, tok, from, false, out);
     if (part == TO || part == TO_IF_KNOWN) return language(f, tok, to, true, out);
     *out = neb__tok_special(tok, specials[part]);
+    if (*out < 0 && part == BOS)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the tokenizer has no start token, which the frame '%s' needs; take one that has "
+                         "(<s>), or name a "
+                         "frame that starts with padding (t5 or marian)",
+                         f->name);
     if (*out < 0)
         return neb__fail(NEB_ERR_CONFIG, "the tokenizer lacks a special token of the frame '%s'", f->name);
     return NEB_OK;

@@ -166,8 +166,6 @@ static void find_specials_sp(struct neb_tok *tok)
     tok->special[NEB_TOK_BOS] = neb__sp_bos(tok->sp);
     tok->special[NEB_TOK_EOS] = neb__sp_eos(tok->sp);
     tok->special[NEB_TOK_MASK] = neb__sp_id(tok->sp, "<mask>");
-    /* T5's and mT5's have none: a target starts with padding */
-    if (tok->special[NEB_TOK_BOS] < 0) tok->special[NEB_TOK_BOS] = tok->special[NEB_TOK_PAD];
 }
 
 static void find_specials_wp(struct neb_tok *tok)
@@ -189,13 +187,11 @@ static void find_specials_bpe(struct neb_tok *tok)
     }
 }
 
-/* Marian has no start token: a target starts with padding. */
 static void find_specials_spv(struct neb_tok *tok)
 {
     static const char *const names[NEB_TOK_SPECIALS] = {"<pad>", "<unk>", "<s>", "</s>", "<mask>"};
     tok->vocab = neb__spv_size(tok->spv);
     for (int i = 0; i < NEB_TOK_SPECIALS; i++) tok->special[i] = neb__spv_id(tok->spv, names[i]);
-    if (tok->special[NEB_TOK_BOS] < 0) tok->special[NEB_TOK_BOS] = tok->special[NEB_TOK_PAD];
 }
 
 static void find_specials_json(struct neb_tok *tok)
@@ -208,8 +204,10 @@ static void find_specials_json(struct neb_tok *tok)
 static neb_status mark_specials(struct neb_tok *tok)
 {
     static const char *const names[NEB_TOK_SPECIALS] = {"padding", "unknown", "start", "end", "mask"};
+    /* T5's and Marian's have no start token: their targets start with padding (frame.h) */
+    const bool may_lack_start = tok->sp || tok->spv;
     for (int i = 0; i < NEB_TOK_MASK; i++)
-        if (tok->special[i] < 0 && i != NEB_TOK_PAD)
+        if (tok->special[i] < 0 && i != NEB_TOK_PAD && (i != NEB_TOK_BOS || !may_lack_start))
             return neb__fail(NEB_ERR_CORRUPT, "the tokenizer has no %s token", names[i]);
     tok->special_map = NEB_NEW_ARRAY(uint8_t, (size_t)tok->vocab);
     if (!tok->special_map)
