@@ -87,4 +87,11 @@ printf 'the cat sat\nfar the dog ran\n' > hyp
 "$nebula" score ref --hyp hyp --spm opus/source.spm --signature > score || fail "no scores"
 grep -q 'TER 14.29' score && grep -q '^spBLEU ' score || fail "not the scores: $(cat score)"
 grep -q '^TER nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:' score || fail "not the signatures: $(cat score)"
+for stem in flores200sacrebleuspm:flores200 sacrebleu_tokenizer_spm:flores101; do
+    cp opus/source.spm "${stem%:*}.model" && "$nebula" score ref --hyp hyp --spm "${stem%:*}.model" --signature > score
+    grep -q "^spBLEU .*|tok:${stem#*:}|" score || fail "not sacreBLEU's name of the model: $(cat score)"
+done
+cp flores200sacrebleuspm.model flores200sacrebleuspm # as sacreBLEU keeps it
+"$nebula" score ref --hyp hyp --spm flores200sacrebleuspm --signature | grep -q '^spBLEU .*|tok:flores200|' || fail "not without an ending"
+"$nebula" score ref --hyp hyp --tokenize zh --signature | grep -q '^BLEU .*|tok:zh|' || fail "no Chinese words"
 echo "pretrained: ok"

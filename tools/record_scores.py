@@ -50,7 +50,7 @@ def damage(rng, text, strength):
 
 
 def scores(hyps, refs):
-    for split in ("none", "13a", "intl"):
+    for split in ("none", "13a", "intl", "zh", "char"):
         for lower in (False, True):
             b = sacrebleu.BLEU(tokenize=split, lowercase=lower, force=True)
             yield f"bleu-{split}{'-lc' if lower else ''}", b.corpus_score(hyps, refs).score

@@ -19,7 +19,8 @@ struct options {
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, hyp, NEB_OPT_TEXT, "/dev/stdin", NULL, "file of translations, a sentence a line"),
     NEB_OPT(struct options, tokenize, NEB_OPT_TEXT, "13a", NULL,
-            "how words are cut; none for text that is tokenised", NEB_OPT_CHOICE("13a", "intl", "none")),
+            "how words are cut; none for text that is tokenised",
+            NEB_OPT_CHOICE("13a", "intl", "zh", "char", "none")),
     NEB_OPT(struct options, spm, NEB_OPT_TEXT, "", NULL,
             "spBLEU as well: a SentencePiece model that cuts all texts, such as that of FLORES-200"),
     NEB_OPT(struct options, signature, NEB_OPT_BOOL, "no", NULL,
@@ -117,11 +118,17 @@ static neb_status score_next(struct scorer *s)
     return st;
 }
 
-/* The name of the model in a signature: that of the file, without its ending. */
+/* The name of the model in a signature: sacreBLEU's own for the files that it keeps, else that of the file, without its
+ * ending. */
 static void spm_name(const char *path, char out[64])
 {
+    static const char *const known[][2] = {{"flores200sacrebleuspm", "flores200"},
+                                           {"sacrebleu_tokenizer_spm", "flores101"},
+                                           {"spbleu-1k_tokenizer_spm", "spBLEU-1K"}};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     snprintf(out, 64, "%.*s", (int)(dot && dot - name < 60 ? dot - name : 60), name);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(out, known[i][0])) snprintf(out, 64, "%s", known[i][1]);
 }
 
 /* Version 2.6.0 of sacreBLEU is the one whose numbers these are. */

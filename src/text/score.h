@@ -19,9 +19,11 @@ enum neb_word_split {
     NEB_WORDS_SPACE, /* at white space: BLEU-4 of text that is tokenised already, as papers report it */
     NEB_WORDS_13A,   /* mteval-v13a, sacreBLEU's default */
     NEB_WORDS_INTL,  /* mteval-v14 international */
+    NEB_WORDS_ZH,    /* each Chinese character is a word; the rest as 13a */
+    NEB_WORDS_CHAR,  /* each character is a word */
 };
 
-/* "none", "13a", "intl". NEB_ERR_CONFIG */
+/* "none", "13a", "intl", "zh", "char". NEB_ERR_CONFIG */
 neb_status neb__chars_split_parse(const char *name, enum neb_word_split *out);
 
 enum { NEB_BLEU_ORDER = 4, NEB_CHRF_ORDERS = 8, NEB_SCORE_REFS = 16 };

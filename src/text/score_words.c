@@ -165,6 +165,14 @@ static void replace(struct neb_chars *t, const char *from, int32_t to)
     t->n = at;
 }
 
+static neb_status rules_13a(struct neb_chars *t)
+{
+    NEB_TRY(rule(t, symbol_13a, NULL, false));
+    NEB_TRY(rule(t, no_digit, stop, true));
+    NEB_TRY(rule(t, stop, no_digit, false));
+    return rule(t, digit, dash, true);
+}
+
 static neb_status split_13a(struct neb_chars *t)
 {
     replace(t, "<skipped>", 0);
@@ -178,10 +186,7 @@ static neb_status split_13a(struct neb_chars *t)
     memmove(t->c + 1, t->c, t->n * sizeof *t->c);
     t->c[0] = t->c[t->n + 1] = ' ';
     t->n += 2;
-    NEB_TRY(rule(t, symbol_13a, NULL, false));
-    NEB_TRY(rule(t, no_digit, stop, true));
-    NEB_TRY(rule(t, stop, no_digit, false));
-    return rule(t, digit, dash, true);
+    return rules_13a(t);
 }
 
 static neb_status split_intl(struct neb_chars *t)
@@ -191,12 +196,44 @@ static neb_status split_intl(struct neb_chars *t)
     return rule(t, symbol, NULL, false);
 }
 
+/* sacreBLEU's table. Two of its ranges were meant to be U+20000 to U+2A6D6 and U+2F800 to U+2FA1D; as Python reads them they
+ * are U+2001 to U+2A6D and U+2F81 to U+2FA1, and so they are here. */
+static bool chinese(int32_t c)
+{
+    static const int32_t ranges[][2] = {
+        {0x3400, 0x4DB5}, {0x4E00, 0x9FBB}, {0xF900, 0xFA2D}, {0xFA30, 0xFA6A}, {0xFA70, 0xFAD9},
+        {0x2001, 0x2A6D}, {0x2F81, 0x2FA1}, {0xFF00, 0xFFEF}, {0x2E80, 0x2EFF}, {0x3000, 0x303F},
+        {0x31C0, 0x31EF}, {0x2F00, 0x2FDF}, {0x2FF0, 0x2FFF}, {0x3100, 0x312F}, {0x31A0, 0x31BF},
+        {0xFE10, 0xFE1F}, {0xFE30, 0xFE4F}, {0x3200, 0x33FF}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (c >= ranges[i][0] && c <= ranges[i][1]) return true;
+    return false;
+}
+
+static neb_status split_zh(struct neb_chars *t)
+{
+    size_t front = 0;
+    while (front < t->n && neb__chars_is_space(t->c[front])) front++;
+    t->n -= front;
+    memmove(t->c, t->c + front, t->n * sizeof *t->c);
+    NEB_TRY(rule(t, chinese, NULL, false));
+    return rules_13a(t);
+}
+
+static bool any(int32_t c)
+{
+    (void)c;
+    return true;
+}
+
 neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split)
 {
     while (t->n && neb__chars_is_space(t->c[t->n - 1])) t->n--;
     switch (split) {
     case NEB_WORDS_13A: return split_13a(t);
     case NEB_WORDS_INTL: return split_intl(t);
+    case NEB_WORDS_ZH: return split_zh(t);
+    case NEB_WORDS_CHAR: return rule(t, any, NULL, false);
     case NEB_WORDS_SPACE: break;
     }
     return NEB_OK;
@@ -204,11 +241,12 @@ neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split)
 
 neb_status neb__chars_split_parse(const char *name, enum neb_word_split *out)
 {
-    static const char *const names[] = {"none", "13a", "intl"};
-    for (int i = 0; i < 3; i++)
+    static const char *const names[] = {"none", "13a", "intl", "zh", "char"};
+    for (int i = 0; i < 5; i++)
         if (!strcmp(name, names[i])) {
             *out = (enum neb_word_split)i;
             return NEB_OK;
         }
-    return neb__fail(NEB_ERR_CONFIG, "unknown tokenizer '%s' for scoring; use none, 13a or intl", name);
+    return neb__fail(NEB_ERR_CONFIG, "unknown tokenizer '%s' for scoring; use none, 13a, intl, zh or char",
+                     name);
 }
