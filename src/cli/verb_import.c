@@ -33,12 +33,10 @@ const struct neb_verb neb__verb_import = {
     .name = "import",
     .args = "FROM TO [--base FOLDER]",
     .help = "take over a Hugging Face model",
-    .about = "Turns the folder FROM of a Hugging Face model (BERT, MiniLM, RoBERTa, XLM-R, ELECTRA, "
-             "DistilBERT, GPT-2, "
-             "Llama,\n"
-             "Mistral, Qwen, Marian, M2M100, NLLB, BART, mBART: config.json, safetensors, tokenizer files) "
-             "into the\n"
-             "model folder TO. With --base, FROM is an adapter of the peft library.",
+    .about = "Turns the folder FROM of a Hugging Face model (BERT, MiniLM, LaBSE, RoBERTa, XLM-R, ELECTRA,\n"
+             "DistilBERT, GPT-2, Llama, Mistral, Qwen, Gemma, Marian, M2M100, NLLB, BART, mBART, T5, mT5:\n"
+             "config.json, safetensors, tokenizer files) into the model folder TO. With --base, FROM is an\n"
+             "adapter of the peft library.",
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 2,
