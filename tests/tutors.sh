@@ -144,6 +144,22 @@ prompted() { "$nebula" train "$top/examples/distil.yaml" --site $1 $small cache=
 prompted berlin decoder || fail "a decoder as the teacher"
 prompted boston decoder || fail "the student of a decoder"
 grep -q "with a tokenizer of its own, answered" prompted-berlin.log || fail "the decoder taught nothing"
+# It translates, too: its answers take the place of the targets, at both ends the same. It knows German sentences of one line only, and each ends.
+answers() { # FOLDER WORD…: both sites, with a record
+    local out=$1; shift
+    for s in berlin boston; do
+        "$nebula" train "$top/examples/distil.yaml" --site $s $small cache=prompted/data out=$out/$s wan.recorded=$out/record distill.teacher=decoder \
+            'distill.prompt=English: {source} German:' distill.sequence=beam3 distill.n=2 "$@" > ${out//\//-}-$s.log 2>&1 || return 1
+    done
+}
+answers answered || fail "a decoder does not translate"
+grep -q " targets by the teacher" answered-boston.log || fail "no targets by the decoder"
+cmp answered/berlin/translations.cache answered/boston/translations.cache || fail "the two ends keep different answers"
+answers answered2 && cmp answered/boston/model.safetensors answered2/boston/model.safetensors || fail "the same answers teach something else"
+answers answered3 distill.sequence=beam1 distill.n=1 || fail "a decoder does not translate with one beam"
+! cmp -s answered/boston/model.safetensors prompted/boston/model.safetensors || fail "the answers of the decoder change nothing"
+! answers answered4 distill.prompt= || fail "a decoder translated without a prompt"
+grep -q "distill.prompt: the teacher in" answered4-berlin.log || fail "no message about the missing prompt"
 ! prompted berlin llama || fail "a teacher without a tokenizer was accepted"
 grep -q "has no tokenizer, so it cannot read" prompted-berlin.log || fail "no message about the missing tokenizer"
 

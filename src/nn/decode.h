@@ -71,6 +71,7 @@ struct neb_search {
     int32_t max_new;      /* tokens to add, at most */
     const int32_t *most;  /* (prompts) a limit for each prompt, up to max_new; NULL: max_new. Copied */
     int32_t eos;          /* token that ends a sequence; negative: no token does */
+    const uint8_t *ends;  /* (vocab) 1: this token ends a sequence, too; NULL. It stays the caller's */
     int32_t beams;        /* 0 or 1: greedy or sampled */
     int32_t results;      /* of each prompt, best first, at most `beams`; 0: 1 */
     float length_penalty; /* beams: a finished sequence scores log p / length^this; 1 usually, 0: log p */

@@ -2,7 +2,7 @@
  *
  * Beam search keeps `beams` unfinished sequences per prompt. A step scores the likeliest continuations of
  * each and takes the best 2 * beams of all. That is enough: at most `beams` of those end, and no more can
- * come from one sequence. Ended sequences that beat the result replace it, and the search continues with the
+ * come from one sequence. (Where several tokens end a sequence it takes twice as many.) Ended sequences that beat the result replace it, and the search continues with the
  * best of the others. A prompt is done when `beams` sequences have ended, or when no unfinished one can beat
  * the result any more (scores only fall, so the bound is the best unfinished sum divided by the largest
  * length its divisor can reach), or when it has reached its maximal length; unfinished sequences then compete
@@ -32,7 +32,7 @@ struct neb_searching {
     bool *done;              /* (count) */
     int32_t *ended;          /* (count) sequences that reached their end */
     int32_t *next, *from, *one;
-    struct candidate *top; /* (2 beams) */
+    struct candidate *top; /* (as many as are looked at) */
     /* of the present step: all logits when tokens are drawn, otherwise the k best */
     const float *logits;
     struct neb_best_tokens choice;
@@ -97,6 +97,11 @@ static bool is_banned(const struct neb_searching *s, int32_t token)
     return s->how->bans && token == s->how->never;
 }
 
+static bool is_end(const struct neb_searching *s, int32_t token)
+{
+    return token == s->how->eos || (s->how->ends && token >= 0 && s->how->ends[token]);
+}
+
 /* Which of the k best tokens of row i is taken: the first that may be. */
 static int64_t first_allowed(const struct neb_searching *s, int32_t i)
 {
@@ -112,7 +117,7 @@ static void choose_singly(struct neb_searching *s, int32_t at)
             s->k ? s->choice.id[best] : sampled(s->how, s->logits + (int64_t)i * s->vocab, s->vocab, &s->rng);
         if (s->k && s->how->logp)
             s->how->logp[(int64_t)i * s->how->max_new + at] = s->choice.logit[best] - s->choice.logsum[i];
-        if (s->next[i] == s->how->eos) s->done[i] = true;
+        if (is_end(s, s->next[i])) s->done[i] = true;
         if (s->done[i]) continue;
         s->out[(int64_t)i * s->how->max_new + at] = s->next[i];
         s->lengths[i] = at + 1;
@@ -127,10 +132,16 @@ static double with_length(const struct neb_searching *s, double score, int32_t l
     return score / pow(length > 0 ? length : 1, s->how->length_penalty);
 }
 
-/* The best 2 * beams continuations of prompt i, best first; returns how many there are. */
+/* How many continuations of a prompt are looked at. */
+static int32_t wide(const struct neb_search *how, int32_t beams)
+{
+    return (how->ends ? 4 : 2) * beams;
+}
+
+/* The best continuations of prompt i, best first; returns how many there are. */
 static int32_t best_continuations(struct neb_searching *s, int32_t i, int32_t at)
 {
-    int32_t n = 0, most = 2 * s->beams,
+    int32_t n = 0, most = wide(s->how, s->beams),
             live = at ? s->beams : 1; /* in the first step all beams are the same */
     for (int32_t b = 0; b < live; b++) {
         const int64_t seq = i * s->beams + b;
@@ -173,7 +184,7 @@ static void choose_beams(struct neb_searching *s, int32_t at, int32_t i)
     int64_t width = s->how->max_new;
     for (int32_t j = 0; j < n && kept < s->beams; j++) {
         const struct candidate *c = &s->top[j];
-        if (c->token == s->how->eos) {
+        if (is_end(s, c->token)) {
             take_result(s, i, first + c->beam, c->score, at, at + 1);
             s->ended[i]++;
             continue;
@@ -298,7 +309,7 @@ static neb_status make_room(struct neb_searching *s)
     s->next = NEB_NEW_ARRAY(int32_t, seqs);
     s->from = NEB_NEW_ARRAY(int32_t, seqs);
     s->one = NEB_NEW_ARRAY(int32_t, seqs);
-    s->top = NEB_NEW_ARRAY(struct candidate, 2 * (size_t)s->beams);
+    s->top = NEB_NEW_ARRAY(struct candidate, (size_t)wide(s->how, s->beams));
     if (!s->tokens || !s->other || !s->score || !s->best || !s->most || !s->done || !s->ended || !s->next ||
         !s->from || !s->one || !s->top)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a search over %d sequences", s->seqs);
@@ -345,7 +356,7 @@ static neb_status begin(struct neb_searching *s, const struct neb_model_input_si
 /* How many of the likeliest tokens each row offers; 0: a token is drawn. */
 static int32_t candidates(const struct neb_search *how, int32_t beams)
 {
-    if (beams > 1) return 2 * beams + how->bans;
+    if (beams > 1) return wide(how, beams) + how->bans;
     return how->temperature > 0 ? 0 : 1 + how->bans;
 }
 
