@@ -124,5 +124,9 @@ refused "distill.lag" same.yaml --site b distill.lag=0
 refused "4000 micro-batches" same.yaml --site b distill.lag=2000
 refused "judges nothing" same.yaml --site b distill.on_policy=0.0004
 refused "distill.beta" same.yaml --site b distill.beta=2
+for device in cuda opencl; do # at both sites, before anything is opened
+    refused "train.device: device $device has no divergence" same.yaml --site b train.device=$device
+    refused "sites\[1\].train.device: device $device has no divergence" same.yaml --site a "sites[1].train.device=$device"
+done
 refused "needs one teacher site" same.yaml --site b 'sites[2].name=c' 'sites[2].role=teacher'
 echo "on_policy: ok"

@@ -93,6 +93,22 @@ static neb_status check_average(struct neb_job *j, const char *section, const st
                          path, t->average);
 }
 
+/* The plug-ins here without the divergence of a student's own samples. Another device is asked when it is open
+ * (task/distill.c). */
+static neb_status check_judged(struct neb_job *j, const char *section, const struct neb_job_train *t)
+{
+    char own[64];
+    if (!(j->distill.on_policy > 0) || (strcmp(t->device, "cuda") && strcmp(t->device, "opencl")))
+        return NEB_OK;
+    snprintf(own, sizeof own, "%s.device", section);
+    const char *path = neb__doc_get(&j->doc, own) ? own : "train.device";
+    return neb__doc_fail(
+        &j->doc, path,
+        "%s: device %s has no divergence for a student's own samples; train the student on the device "
+        "cpu, or leave out distill.on_policy",
+        path, t->device);
+}
+
 /* `sites[i].train` must fit like `train` itself: it is tried on a copy. */
 static neb_status try_own_train(struct neb_job *j, const char *section, enum neb_site_role role)
 {
@@ -101,6 +117,7 @@ static neb_status try_own_train(struct neb_job *j, const char *section, enum neb
     neb_status status = neb__doc_bind(&j->doc, "train", neb__job_train_options, &t, NULL);
     if (status == NEB_OK) status = neb__doc_bind(&j->doc, section, neb__job_train_options, &t, NULL);
     if (status == NEB_OK) status = neb__job_check_train(j, section, &t);
+    if (status == NEB_OK && role == NEB_ROLE_STUDENT) status = check_judged(j, section, &t);
     const bool pipeline = !strcmp(j->strategy, strategies[NEB_STRATEGY_PIPELINE]);
     if (status == NEB_OK && roles[role].strategy == NEB_STRATEGY_REPLICA && !pipeline)
         status = check_average(j, section, &t);

@@ -6,6 +6,7 @@
 #include "task/distill.h"
 #include "base/mem.h"
 #include "task/teacher.h"
+#include "tensor/device.h"
 
 #include <string.h>
 
@@ -111,6 +112,12 @@ neb_status neb__distill_create(const struct neb_job *job, const struct neb_data 
             &job->doc, "distill.on_policy",
             "distill.on_policy: the teacher judges at a site of its own; give the job a site with role "
             "teacher and one with role student (`nebula-i lab` runs both here), or leave it out");
+    if (job->distill.on_policy > 0 && !(device->ops->flags & NEB_DEVICE_JUDGED))
+        return neb__doc_fail(
+            &job->doc, "train.device",
+            "train.device: device %s has no divergence for a student's own samples; train the "
+            "student on the device cpu, or leave out distill.on_policy",
+            device->ops->name);
     if (!linked && links && links->retarget) return NEB_OK; /* text alone */
     if (!linked && !job->distill.teacher && !job->distill.encoder) return NEB_OK;
     struct neb_distill *d = NEB_NEW(struct neb_distill);
