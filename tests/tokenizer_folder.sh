@@ -42,6 +42,7 @@ json true BertPreTokenizer > bert/tokenizer.json
 "$nebula" import bert out > /dev/null 2>&1 || fail "a BERT with both files is refused"
 grep -q 'tokenizer: "tokenizer.json"' out/model.yaml || fail "not its tokenizer.json: $(cat out/model.yaml)"
 [ "$(echo 'A new cafe' | "$nebula" corpus encode --tokenizer out/tokenizer.json)" = '5 9 8' ] || fail "the added token is lost"
+cmp -s bert/vocab.txt out/vocab.txt && "$nebula" export out bert-back > /dev/null && cmp -s bert/vocab.txt bert-back/vocab.txt || fail "vocab.txt does not come along"
 # where it cannot be read, or contradicts the class, the vocabulary is taken and the import says so
 json false BertPreTokenizer > bert/tokenizer.json
 "$nebula" import bert out > /dev/null 2> err || fail "no vocabulary behind a contradiction"

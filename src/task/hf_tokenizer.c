@@ -19,9 +19,10 @@
 
 enum { MAX_JSON = 64 << 20, MAX_COPY = 256 << 20 };
 
+/* The last one tells the export whether the tokenizer is described. */
 static const char *const carried[] = {
-    "tokenizer.json",         "special_tokens_map.json", "vocab.json",           "merges.txt",
-    "generation_config.json", "chat_template.jinja",     "tokenizer_config.json"};
+    "tokenizer.json", "special_tokens_map.json", "vocab.txt",           "vocab.json",
+    "merges.txt",     "generation_config.json",  "chat_template.jinja", "tokenizer_config.json"};
 enum { CARRIED = sizeof carried / sizeof *carried };
 
 static bool is_there(const char *folder, const char *name)
