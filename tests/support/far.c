@@ -5,6 +5,7 @@
 #include "check.h"
 #include "forked.h"
 #include "group/group_internal.h"
+#include "ticks.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -12,14 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS = 8, PARTS = 8, TICK_NS = 20000000 };
-enum { HANGS = 1, ENDS };
+enum { RANKS = 8, PARTS = 8 };
 static const size_t part_bytes = (size_t)4 << 30; /* of an address space; hardly any of it is used */
 static const size_t pair_bytes = (size_t)16 << 20;
 
 static struct common {
-    _Atomic int64_t ticks[RANKS];
-    _Atomic int left[RANKS]; /* HANGS, ENDS */
+    _Atomic int hangs[RANKS];
 } * common;
 
 static char *memory;
@@ -236,22 +235,12 @@ static const struct neb_group_engine engine = {.abi = NEB_GROUP_ABI,
                                                .abort = far_abort,
                                                .close = far_close};
 
-/* ---- the clock ----------------------------------------------------------------------------------------------- */
-
-static int64_t far_clock(void)
-{
-    int64_t least = INT64_MAX;
-    atomic_fetch_add(&common->ticks[rank], 1);
-    for (int r = 0; r < ranks; r++) {
-        const int64_t ticks = atomic_load(&common->ticks[r]);
-        if (!atomic_load(&common->left[r]) && ticks < least) least = ticks;
-    }
-    return least == INT64_MAX ? 1 : 1 + least * TICK_NS;
-}
+/* ---- ranks --------------------------------------------------------------------------------------------------- */
 
 void far_leave(void)
 {
-    atomic_store(&common->left[rank], HANGS);
+    atomic_store(&common->hangs[rank], 1);
+    ticks_without(rank);
 }
 
 int far_gathers(void)
@@ -264,13 +253,11 @@ int far_sums(void)
     return sums;
 }
 
-/* ---- ranks --------------------------------------------------------------------------------------------------- */
-
 /* Whether those that are still there would never end. */
 static bool others_ended(const pid_t *pid)
 {
     for (int r = 0; r < ranks; r++)
-        if (pid[r] && atomic_load(&common->left[r]) != HANGS) return false;
+        if (pid[r] && !atomic_load(&common->hangs[r])) return false;
     return true;
 }
 
@@ -282,14 +269,15 @@ unsigned far_ranks(int n, double timeout_s, int (*fn)(struct neb_group *g, void 
     ranks = n;
     common = forked_memory(sizeof *common);
     memory = forked_memory(PARTS * part_bytes);
+    ticks_begin(n);
     for (rank = 0; rank < n; rank++) {
         pid[rank] = fork();
         assert_true(pid[rank] >= 0);
         if (pid[rank]) continue;
         struct neb_group *g = NULL;
-        neb__group_clock = far_clock;
+        ticks_follow(rank);
         int bad = neb__group_with(&engine, timeout_s, &g) != NEB_OK || fn(g, arg);
-        atomic_store(&common->left[rank], ENDS);
+        ticks_without(rank);
         _exit(bad);
     }
     for (int left = n; left; left--) {
@@ -300,9 +288,10 @@ unsigned far_ranks(int n, double timeout_s, int (*fn)(struct neb_group *g, void 
         for (r = 0; r < n && pid[r] != ended;) r++;
         assert_true(r < n);
         pid[r] = 0;
-        atomic_store(&common->left[r], ENDS);
+        ticks_without(r);
         if (!WIFEXITED(status) || WEXITSTATUS(status)) failed |= 1u << r;
     }
+    ticks_end();
     forked_free(memory, PARTS * part_bytes);
     forked_free(common, sizeof *common);
     return failed;

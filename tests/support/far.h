@@ -1,8 +1,7 @@
 /* far.h: the ranks of a site as children of a test, as if each were on a machine of its own. Their engine has no window: it answers
  * requests, as one between machines does. Sums are taken in rank order.
  *
- * The ranks' patience has a clock of the test's own: it goes on by a tick whenever every rank that is well has looked at it. So no rank
- * is late, however busy the machine is, and a limit of many seconds passes in a moment. */
+ * The ranks' patience has a clock of the test's own (ticks.h). */
 #ifndef NEB_TEST_FAR_H
 #define NEB_TEST_FAR_H
 
