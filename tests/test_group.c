@@ -1,12 +1,13 @@
 /* test_group.c: the ranks of a site: operations through shared memory, and ranks that die or hang. The ranks
- * are children of this process; their engine has only a place and shared memory. far.h has ranks that are as if each were on a machine
- * of its own. */
+ * are children of this process; their engine has only a place and shared memory, and their patience the clock of ticks.h. far.h has
+ * ranks that are as if each were on a machine of its own. */
 #include "support/check.h"
 #include "support/far.h"
 #include "support/forked.h"
+#include "support/ticks.h"
 #include "base/log.h"
 #include "group/channel.h"
-#include "group/group.h"
+#include "group/group_internal.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -61,13 +62,16 @@ static unsigned run_ranks(double timeout_s, int pauses, int (*fn)(struct neb_gro
     child.memory =
         mmap(NULL, child.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert_true(child.memory != MAP_FAILED);
+    ticks_begin(RANKS, 0.1);
     for (int r = 0; r < RANKS; r++) {
         pid[r] = fork();
         assert_true(pid[r] >= 0);
         if (pid[r]) continue;
         struct neb_group *g;
         child.rank = r;
+        ticks_follow(r);
         int bad = neb__group_with(&engine, timeout_s, &g) != NEB_OK || fn(g);
+        ticks_without(r);
         _exit(bad);
     }
     for (int left = RANKS; left; left--) {
@@ -78,6 +82,7 @@ static unsigned run_ranks(double timeout_s, int pauses, int (*fn)(struct neb_gro
         if (!WIFEXITED(status) || WEXITSTATUS(status)) failed |= 1u << r;
         if (left == 2 && pauses >= 0) kill(pid[pauses], SIGKILL); /* the others are done */
     }
+    ticks_end();
     munmap(child.memory, child.bytes);
     return failed;
 }
@@ -210,12 +215,21 @@ static int one_dies(struct neb_group *g)
 
 static int one_hangs(struct neb_group *g)
 {
+    const int r = neb__group_rank(g);
     if (neb__group_barrier(g) != NEB_OK) return 1;
-    while (neb__group_rank(g) == 1) pause();
+    if (r == 1) ticks_without(r);
+    while (r == 1) pause();
     return names_rank_1(g);
 }
 
 static _Atomic int *hearer; /* its process, in memory that all ranks share */
+
+/* Returns when that rank waits: of its beats two come before it, the others while it does. */
+static void until_it_waits(const struct neb_group *g, int rank)
+{
+    const uint64_t beat = neb__window_facts(g, rank).beat;
+    while (neb__window_facts(g, rank).beat < beat + 4) usleep(1000);
+}
 
 /* The first rank is busy, so the others wait for it without a limit. One of them is stopped meanwhile. */
 static int one_is_stopped_while_it_hears(struct neb_group *g)
@@ -228,7 +242,8 @@ static int one_is_stopped_while_it_hears(struct neb_group *g)
     if (!r) {
         neb__group_busy(g, true);
         while (!*hearer) usleep(1000);
-        usleep(100000);
+        until_it_waits(g, 1);
+        ticks_without(1);
         kill(*hearer, SIGSTOP);
         neb__group_busy(g, false);
     }
@@ -237,13 +252,20 @@ static int one_is_stopped_while_it_hears(struct neb_group *g)
     return names_rank_1(g);
 }
 
+enum { PATIENCE = 1, FAR_PATIENCE = 5 }; /* s */
+
+/* Sleeps a little, since a rank that spins keeps the others from their turn. */
+static void work_a_moment(struct neb_group *g)
+{
+    usleep(20);
+    neb__group_beat(g);
+}
+
 /* Slow, but not stuck: it shows its beat. */
 static int one_is_slow(struct neb_group *g)
 {
-    for (int i = 0; neb__group_rank(g) == 1 && i < 50; i++) {
-        usleep(100000);
-        neb__group_beat(g);
-    }
+    const int64_t since = neb__group_clock();
+    while (neb__group_rank(g) == 1 && neb__group_since(since) < 2 * PATIENCE) work_a_moment(g);
     return neb__group_barrier(g) != NEB_OK;
 }
 
@@ -254,7 +276,7 @@ static void test_failures(void **state)
     assert_int_equal(at_all_ranks(30, disagree), 0);
     assert_int_equal(at_all_ranks(30, one_dies), 1u << 1);
     assert_int_equal(run_ranks(1, 1, one_hangs), 1u << 1);
-    assert_int_equal(at_all_ranks(4, one_is_slow), 0);
+    assert_int_equal(at_all_ranks(PATIENCE, one_is_slow), 0);
     hearer = forked_memory(sizeof *hearer);
     assert_int_equal(run_ranks(1, 1, one_is_stopped_while_it_hears), 1u << 1);
     forked_free(hearer, sizeof *hearer);
@@ -280,7 +302,7 @@ static int far_one_works(struct neb_group *g, void *over)
     char x = 1;
     _Atomic int *ended = over;
     if (neb__group_rank(g) == 1) {
-        while (*ended < 2) neb__group_beat(g);
+        while (*ended < 2) work_a_moment(g);
         return 0;
     }
     neb_status status = neb__group_receive(g, &x, 1, 1);
@@ -293,8 +315,8 @@ static void stuck_ranks_on_other_machines_are_named(void **state)
     (void)state;
     _Atomic int *ended = forked_memory(sizeof *ended);
     check_log_quiet();
-    assert_int_equal(far_ranks(3, 25, far_one_hangs, NULL), 1u << 1);
-    assert_int_equal(far_ranks(3, 25, far_one_works, ended), 0);
+    assert_int_equal(far_ranks(3, FAR_PATIENCE, far_one_hangs, NULL), 1u << 1);
+    assert_int_equal(far_ranks(3, FAR_PATIENCE, far_one_works, ended), 0);
     check_log_restore();
     forked_free(ended, sizeof *ended);
 }

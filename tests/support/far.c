@@ -269,7 +269,7 @@ unsigned far_ranks(int n, double timeout_s, int (*fn)(struct neb_group *g, void 
     ranks = n;
     common = forked_memory(sizeof *common);
     memory = forked_memory(PARTS * part_bytes);
-    ticks_begin(n);
+    ticks_begin(n, 0.02);
     for (rank = 0; rank < n; rank++) {
         pid[rank] = fork();
         assert_true(pid[rank] >= 0);

@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-enum { RANKS = 32, TICK_NS = 20000000 };
+enum { RANKS = 32 };
 
 static struct common {
     _Atomic int64_t now;         /* ticks, from 1 */
@@ -16,6 +16,7 @@ static struct common {
 } * common;
 
 static int own, all;
+static int64_t tick_ns;
 
 static int64_t look(void)
 {
@@ -25,13 +26,14 @@ static int64_t look(void)
     for (int r = 0; r < all; r++)
         last = last && (atomic_load(&common->left[r]) || atomic_load(&common->seen[r]) >= now);
     if (last) atomic_compare_exchange_strong(&common->now, &now, now + 1);
-    return atomic_load(&common->now) * TICK_NS;
+    return atomic_load(&common->now) * tick_ns;
 }
 
-void ticks_begin(int ranks)
+void ticks_begin(int ranks, double tick_s)
 {
     assert_true(ranks <= RANKS);
     all = ranks;
+    tick_ns = (int64_t)(tick_s * 1e9);
     common = forked_memory(sizeof *common);
     atomic_store(&common->now, 1);
 }

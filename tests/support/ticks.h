@@ -6,7 +6,7 @@
 #define NEB_TEST_TICKS_H
 
 /* Before the children are made, and after they have ended. */
-void ticks_begin(int ranks);
+void ticks_begin(int ranks, double tick_s);
 void ticks_end(void);
 /* In a child: from now on the patience of its group is measured by this clock. */
 void ticks_follow(int rank);
