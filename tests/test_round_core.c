@@ -50,6 +50,25 @@ static void updates_are_not_fetched_twice(void **state)
     solo_stop(&s);
 }
 
+/* A site that has just started may have no line yet. It does not take its updates for lost, and asks once there is one. */
+static void nobody_in_reach_is_no_answer(void **state)
+{
+    (void)state;
+    struct solo s;
+    const struct neb_hash hash = {{7}};
+    solo_start(&s);
+    neb__core_update(s.r, &hash, true)->needed = true;
+    solo_run(&s, 5 * s.r->cfg.fetch_ms);
+    assert_false(neb__core_update(s.r, &hash, false)->vain);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    solo_run(&s, s.r->cfg.fetch_ms + 200);
+    assert_int_equal(neb__core_update(s.r, &hash, false)->fetch_from, 1);
+    assert_false(neb__core_update(s.r, &hash, false)->vain);
+    solo_run(&s, s.r->cfg.fetch_ms);
+    assert_true(neb__core_update(s.r, &hash, false)->vain);
+    solo_stop(&s);
+}
+
 /* A cell takes long over a slow line. A peer that was asked for a cell is not asked again while it may be
  * sending it; a peer that cannot give it says so. A root that has left the table of the newest still proves a
  * cell that was long on its way. */
@@ -657,6 +676,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_are_not_fetched_twice),
+        cmocka_unit_test(nobody_in_reach_is_no_answer),
         cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(who_has_no_cell_is_not_asked_before_others),
         cmocka_unit_test(who_does_not_answer_has_its_turn_behind_the_others),

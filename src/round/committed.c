@@ -93,6 +93,15 @@ void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
     }
 }
 
+/* Sites that can be asked. */
+static uint64_t in_reach(const struct neb_round *r)
+{
+    uint64_t set = 0;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (neb__core_gives(r, i)) set |= neb__bit(i);
+    return set;
+}
+
 /* The next peer to ask: first the sites that are said to have it, then all that did not say no; those that are silent last. */
 static unsigned next_holder(const struct neb_round *r, const struct neb_core_update *p, unsigned after)
 {
@@ -269,7 +278,7 @@ void neb__core_fetch_tick(struct neb_round *r)
         unsigned s = next_holder(r, p, p->fetch_from == NEB_NO_SITE ? r->self : p->fetch_from);
         p->fetch_at = r->now + r->cfg.fetch_ms;
         if (s == NEB_NO_SITE) {
-            p->vain = !NEB_MUTANT(wait_for_silent);
+            p->vain = in_reach(r) && !NEB_MUTANT(wait_for_silent); /* else there was nobody to ask */
             p->lack = 0;
             p->fetch_from = NEB_NO_SITE;
             continue;
@@ -377,9 +386,7 @@ static bool cheaper_whole(struct neb_round *r, uint32_t c)
 /* Every peer that could give it says that it does not have it. One that says nothing may have left. */
 static bool unobtainable(const struct neb_round *r, const struct neb_core_update *p)
 {
-    uint64_t up = 0;
-    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (neb__core_gives(r, i)) up |= neb__bit(i);
+    const uint64_t up = in_reach(r);
     return up && !(up & ~p->lack);
 }
 
