@@ -83,7 +83,8 @@ static neb_status open_part(struct replay *r, const struct neb_record *rec, cons
         return neb__fail(status,
                          "record %" PRIu64
                          " names an update of site %u that is not on this disk: only a run with "
-                         "`wan.archive: yes` can be replayed",
+                         "`wan.archive: yes` can be replayed, and not at a site that was away and took "
+                         "whole cells in place of the updates",
                          rec->index, p->site);
     NEB_TRY(status);
     NEB_TRY(neb__update_header_get(out->bytes.data, out->bytes.len, &h));
