@@ -145,84 +145,10 @@ static void every_allocation_may_fail(void **state)
     check_log_restore();
 }
 
-/* The recorded T5 with the copies of its token table that older files have; `other` differs from the table in one bit. alone: the
- * table itself is not there, only its copies. */
-static void write_copies(const char *const *names, int n, const char *other, bool alone)
-{
-    struct neb_st *st;
-    char path[700];
-    snprintf(path, sizeof path, "%s/model.safetensors", folder_recorded("t5"));
-    assert_ok(neb__st_open(path, &st));
-    const int all = neb__st_count(st);
-    struct neb_st_tensor *list = calloc((size_t)(all + n), sizeof *list);
-    const struct neb_st_tensor *shared = neb__st_find(st, "shared.weight");
-    int count = 0;
-    uint8_t *changed = malloc(shared->size);
-    assert_true(list && changed);
-    memcpy(changed, shared->data, shared->size);
-    changed[shared->size / 2] ^= 1;
-    for (int i = 0; i < all; i++)
-        if (!alone || neb__st_at(st, i) != shared) list[count++] = *neb__st_at(st, i);
-    for (int i = 0; i < n; i++) {
-        list[count + i] = *shared;
-        list[count + i].name = names[i];
-        if (other && !strcmp(names[i], other)) list[count + i].data = changed;
-    }
-    snprintf(path, sizeof path, "%s/model.safetensors", folder_in("copies"));
-    assert_ok(neb__st_write(path, list, count + n, NULL, 0644));
-    free(changed);
-    free(list);
-    neb__st_close(st);
-}
-
-/* Whether T5's output is the token table, the tensors say; whether it is divided, the config. */
-static void t5_is_tied_where_its_tensors_are_equal(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"lm_head.weight", "encoder.embed_tokens.weight",
-                                        "decoder.embed_tokens.weight"};
-    static const struct {
-        const char *config;
-        bool scaled;
-    } says[] = {
-        {"\"model_type\": \"t5\", ", true},
-        {"\"model_type\": \"t5\", \"tie_word_embeddings\": false, ", false},
-        {"\"model_type\": \"t5\", \"tie_word_embeddings\": true, \"scale_decoder_outputs\": false, ", false},
-        {"\"model_type\": \"mt5\", ", false}};
-    struct neb_model_yaml f;
-    check_log_quiet();
-    for (int alone = 0; alone < 2; alone++) {
-        for (int i = 0; i < 2; i++) {
-            folder_copy("t5", "config.json", "copies");
-            write_copies(names, 3, i ? names[0] : NULL, alone);
-            assert_ok(neb__hf_import(folder_in("copies"), folder_in("tied")));
-            assert_ok(neb__model_yaml_read(folder_in("tied"), &f));
-            assert_true(f.model.tied == !i && f.model.head_scale);
-            neb__model_yaml_free(&f);
-        }
-        write_copies(names, 3, names[1], alone);
-        assert_status(neb__hf_import(folder_in("copies"), folder_in("never")), NEB_ERR_UNSUPPORTED);
-        assert_non_null(strstr(neb_last_error(), "coder.embed_tokens.weight"));
-    }
-    check_log_restore();
-    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
-        struct neb_model_config m;
-        struct neb_hf_config c;
-        char text[600];
-        snprintf(text, sizeof text, "{%s%s\"d_kv\": 5}", says[i].config, T5_SIZES);
-        assert_ok(neb__model_config_init(NULL, &m));
-        assert_ok(neb__hf_config_read(text, strlen(text), &m, &c));
-        if (m.head_scale != says[i].scaled) fail_msg("%s", text);
-        assert_true(!m.attention_scale && !m.bias && m.head_dim == 5 && m.relative_buckets == 32);
-        neb__model_config_free(&m);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_folders_are_answered),
-        cmocka_unit_test(t5_is_tied_where_its_tensors_are_equal),
         cmocka_unit_test(config_and_tensors_must_agree),
         cmocka_unit_test(every_allocation_may_fail),
     };

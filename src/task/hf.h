@@ -101,6 +101,8 @@ struct neb_hf_source {
 /* ours: a name of docs/models.md. prefix: whether theirs stand under `bert.` and the like. NEB_ERR_NOTFOUND
  * (quiet) */
 neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, struct neb_hf_source *out);
+/* The other name of the output's bias, of BERT and XLM-R. */
+const char *neb__hf_decoder_bias(enum neb_hf_kind kind);
 /* How many of the `rows` of a parameter of ours the i-th of its tensors has. */
 int64_t neb__hf_part_rows(const struct neb_arch *a, const struct neb_hf_source *s, int64_t rows, int i);
 
@@ -129,8 +131,10 @@ void neb__hf_files_close(struct neb_hf_files *f); /* NULL is fine */
 /* The tensors that make up a parameter of ours; false: one is missing, and source names them. */
 bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, const char *ours,
                           struct neb_hf_source *source, const struct neb_st_tensor *t[3]);
-/* Whether this tensor has the bytes of an encoder-decoder's token table, under whatever name that is there, or is missing. */
-bool neb__hf_files_is_table(const struct neb_hf_files *f, const char *name);
+const struct neb_st_tensor *neb__hf_files_find(const struct neb_hf_files *f, const char *name); /* or NULL */
+/* Whether both have the same type and bytes. */
+bool neb__hf_files_same(const struct neb_hf_files *f, const struct neb_st_tensor *a,
+                        const struct neb_st_tensor *b);
 /* The tensor was read and is not needed any more. */
 void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t);
 /* A part of tensor t was read: its pages need not stay in memory. */
@@ -138,6 +142,12 @@ void neb__hf_files_forget(const struct neb_hf_files *f, const struct neb_st_tens
                           const struct neb_st_tensor *part);
 /* Warns of tensors that nobody read, by their names. */
 void neb__hf_files_name_unread(const struct neb_hf_files *f, const struct neb_hf_config *c);
+
+/* ---- hf_tied.c: whether the output is the token table --------------------------------------------------------- */
+
+/* Sets c->tied to what the tensors say.
+ *   NEB_ERR_NOTFOUND: neither tied nor there; NEB_ERR_UNSUPPORTED: the stacks have tables of their own */
+neb_status neb__hf_settle_output(const struct neb_hf_files *f, const char *folder, struct neb_hf_config *c);
 
 /* ---- hf_tokenizer.c: tokenizer files in and out --------------------------------------------------------------- */
 

@@ -227,6 +227,11 @@ static neb_status put(struct export *e, const neb_param *p, const float *from)
                 to[source.turned ? c * rows + r : (r + skip) * cols + c] =
                     from[r * cols + c] - (source.plus ? 1 : 0);
     }
+    /* They add the bias of the output layer, which is another tensor where the output is not tied. */
+    if (e->kind > NEB_HF_XLMR || e->model->arch.tied || strcmp(neb_param_name(p), "head.bias")) return NEB_OK;
+    float *to;
+    NEB_TRY(add(e, neb__hf_decoder_bias(e->kind), shape[0], 1, 1, &to));
+    memcpy(to, e->values[e->count - 2], (size_t)shape[0] * sizeof *to);
     return NEB_OK;
 }
 

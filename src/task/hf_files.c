@@ -151,26 +151,41 @@ static const struct neb_st_tensor *find_shared(const struct neb_hf_files *f, con
     return t;
 }
 
+/* BERT and RoBERTa add the bias of their output layer. The one beside it is the same, or left over. */
+static const struct neb_st_tensor *find_output_bias(const struct neb_hf_files *f, enum neb_hf_kind kind,
+                                                    const char *ours)
+{
+    if (kind > NEB_HF_XLMR || strcmp(ours, "head.bias") != 0) return NULL;
+    return find(f, neb__hf_decoder_bias(kind));
+}
+
 bool neb__hf_files_locate(const struct neb_hf_files *f, enum neb_hf_kind kind, const char *ours,
                           struct neb_hf_source *source, const struct neb_st_tensor *t[3])
 {
     const bool shared = neb__hf_is_seq2seq(kind) && !strcmp(ours, "embed.token.weight");
+    const struct neb_st_tensor *bias = NULL;
     for (int prefix = 1; prefix >= 0; prefix--) {
         int found = 0;
         if (neb__hf_source(kind, ours, prefix, source) != NEB_OK) return false;
         for (int i = 0; i < source->parts; i++)
             found += (t[i] = shared && !prefix ? find_shared(f, source->name[i])
                                                : find(f, source->name[i])) != NULL;
-        if (found == source->parts) return true;
+        if (source->parts == 1 && (bias = find_output_bias(f, kind, ours))) t[0] = bias;
+        if (found == source->parts || bias) return true;
     }
     neb__hf_source(kind, ours, true, source); /* for the message */
     return false;
 }
 
-bool neb__hf_files_is_table(const struct neb_hf_files *f, const char *name)
+const struct neb_st_tensor *neb__hf_files_find(const struct neb_hf_files *f, const char *name)
 {
-    const struct neb_st_tensor *a = find_shared(f, "shared.weight"), *b = find(f, name);
-    if (!a || !b || a == b) return true;
+    return find(f, name);
+}
+
+bool neb__hf_files_same(const struct neb_hf_files *f, const struct neb_st_tensor *a,
+                        const struct neb_st_tensor *b)
+{
+    if (a == b) return true;
     const bool same = a->type == b->type && a->size == b->size && !memcmp(a->data, b->data, (size_t)a->size);
     neb__hf_files_forget(f, a, a);
     neb__hf_files_forget(f, b, b);
@@ -207,8 +222,8 @@ void neb__hf_files_done(struct neb_hf_files *f, const struct neb_st_tensor *t)
 /* Tensors that a model without them computes just the same. */
 static bool says_nothing(const char *name, const struct neb_hf_config *c)
 {
-    static const char *const always[] = {"*.position_ids", "*rotary_emb.inv_freq", "*.attn.bias",
-                                         "*.attn.masked_bias"};
+    static const char *const always[] = {"*.position_ids",     "*rotary_emb.inv_freq", "*.attn.bias",
+                                         "*.attn.masked_bias", "cls.predictions.bias", "lm_head.bias"};
     static const char *const copies[] = {"lm_head.weight",    "*coder.embed_tokens.weight",
                                          "*shared.weight",    "cls.predictions.decoder.*",
                                          "lm_head.decoder.*", "generator_lm_head.weight"};

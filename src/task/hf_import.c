@@ -43,32 +43,18 @@ static bool has(const struct import *m, const char *ours)
     return locate(m, ours, &source, t);
 }
 
-/* T5's config.json does not say whether the output is the token table: transformers ties the two unless the files hold both, with
- * different values. The same goes for the tables of the stacks, which have no place here if they are others. */
-static neb_status settle_t5(struct import *m)
-{
-    static const char *const copies[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
-    for (int i = 0; i < 2; i++)
-        if (!neb__hf_files_is_table(m->files, copies[i]))
-            return neb__fail(
-                NEB_ERR_UNSUPPORTED,
-                "%s: '%s' differs from the token table; stacks with token tables of their own are "
-                "not supported",
-                m->from, copies[i]);
-    m->config.tied = m->folder.model.tied = neb__hf_files_is_table(m->files, "lm_head.weight");
-    return NEB_OK;
-}
-
 static neb_status choose_head(struct import *m)
 {
     const char *head = "none";
     struct neb_model_config *c = &m->folder.model;
-    if (neb__hf_is_t5(m->config.kind)) NEB_TRY(settle_t5(m));
     if (neb__hf_has_decoder(m->config.kind) || has(m, "head.transform.weight"))
         head = "tokens";
     else if (has(m, "head.out.weight") && has(m, "head.pool.weight"))
         head = m->config.kind == NEB_HF_ELECTRA ? "rtd" : "class";
-    if (!strcmp(head, "tokens") && !m->config.tied && has(m, "head.weight")) c->tied = false;
+    if (!strcmp(head, "tokens")) {
+        NEB_TRY(neb__hf_settle_output(m->files, m->from, &m->config));
+        c->tied = m->config.tied;
+    }
     if (!strcmp(head, "class")) {
         struct neb_hf_source source;
         const struct neb_st_tensor *t[3];

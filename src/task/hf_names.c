@@ -253,6 +253,11 @@ neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, 
     return neb__quiet(NEB_ERR_NOTFOUND, "'%s' has no counterpart", ours);
 }
 
+const char *neb__hf_decoder_bias(enum neb_hf_kind kind)
+{
+    return kind == NEB_HF_BERT ? "cls.predictions.decoder.bias" : "lm_head.decoder.bias";
+}
+
 int64_t neb__hf_part_rows(const struct neb_arch *a, const struct neb_hf_source *s, int64_t rows, int i)
 {
     if (s->parts != 3) return rows / s->parts;

@@ -2,9 +2,12 @@
 #include "folders.h"
 #include "check.h"
 #include "base/file.h"
+#include "store/safetensors.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static char dir[200];
@@ -63,6 +66,61 @@ void folder_copy(const char *kind, const char *name, const char *folder)
     snprintf(path, sizeof path, "%s/%s", folder_in(folder), name);
     assert_ok(neb__file_replace(path, bytes.data, bytes.len, 0644));
     neb__buf_free(&bytes);
+}
+
+void folder_config(const char *kind, const char *folder, const char *key, const char *value)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/config.json", folder_recorded(kind));
+    json_t *j = json_load_file(path, 0, NULL);
+    assert_non_null(j);
+    json_object_del(j, key);
+    if (value) {
+        json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
+        assert_non_null(v);
+        assert_int_equal(json_object_set_new(j, key, v), 0);
+    }
+    char *text = json_dumps(j, 0);
+    assert_non_null(text);
+    folder_put(folder, "config.json", text);
+    free(text);
+    json_decref(j);
+}
+
+void folder_tensors(const char *kind, const char *folder, const struct folder_edit *edits, int n)
+{
+    struct neb_st *st;
+    char path[700];
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_recorded(kind));
+    assert_ok(neb__st_open(path, &st));
+    struct neb_st_tensor *list = calloc((size_t)(neb__st_count(st) + n), sizeof *list);
+    uint8_t **made = calloc((size_t)n + 1, sizeof *made);
+    assert_true(list && made);
+    int count = 0;
+    for (int i = 0; i < neb__st_count(st); i++) {
+        int k = 0;
+        while (k < n && (edits[k].copy_of || strcmp(edits[k].name, neb__st_at(st, i)->name) != 0)) k++;
+        if (k == n) list[count++] = *neb__st_at(st, i);
+    }
+    for (int k = 0; k < n; k++) {
+        if (!edits[k].copy_of) continue;
+        const struct neb_st_tensor *t = neb__st_find(st, edits[k].copy_of);
+        assert_non_null(t);
+        made[k] = malloc(t->size);
+        assert_non_null(made[k]);
+        memcpy(made[k], t->data, t->size);
+        if (edits[k].changed) made[k][t->size / 2] ^= 1;
+        list[count] = *t;
+        list[count].name = edits[k].name;
+        list[count++].data = made[k];
+    }
+    assert_ok(neb__file_make_dir(folder_in(folder), 0755));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_in(folder));
+    assert_ok(neb__st_write(path, list, count, NULL, 0644));
+    for (int k = 0; k < n; k++) free(made[k]);
+    free(made);
+    free(list);
+    neb__st_close(st);
 }
 
 void folder_run(neb_tape *t, void *arg)

@@ -21,6 +21,17 @@ void folder_put(const char *folder, const char *name, const char *text);
 /* One file of a recorded model into a folder. */
 void folder_copy(const char *kind, const char *name, const char *folder);
 
+/* The recorded config.json into a folder, with `key` set to what the JSON text `value` says. NULL: without the key. */
+void folder_config(const char *kind, const char *folder, const char *key, const char *value);
+
+/* A tensor beside the recorded ones (in one file): a copy of another one, of which one bit may differ. copy_of NULL: `name` is left
+ * out. */
+struct folder_edit {
+    const char *name, *copy_of;
+    bool changed;
+};
+void folder_tensors(const char *kind, const char *folder, const struct folder_edit *edits, int n);
+
 /* The logits of sequence `i` are those that were recorded. */
 void folder_compare(struct neb_ready *m, const char *kind, const struct vectors *v, int i);
 
