@@ -5,8 +5,10 @@
 #include "base/mem.h"
 #include "store/safetensors.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -110,6 +112,55 @@ static void nothing_is_written_over_itself(void **state)
     check_log_restore();
 }
 
+/* peft takes a part of the base's weights away when it loads such adapters. */
+static void beginnings_that_change_the_base_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value;
+        bool fine;
+    } list[] = {
+        {"init_lora_weights", "true", true},
+        {"init_lora_weights", "false", true},
+        {"init_lora_weights", "null", true},
+        {"init_lora_weights", "\"gaussian\"", true},
+        {"init_lora_weights", "\"eva\"", true},
+        {"init_lora_weights", "\"orthogonal\"", true},
+        {"init_lora_weights", "\"pissa\"", false},
+        {"init_lora_weights", "\"pissa_niter_16\"", false},
+        {"init_lora_weights", "\"olora\"", false},
+        {"init_lora_weights", "\"corda\"", false},
+        {"init_lora_weights", "\"loftq\"", false},
+        {"init_lora_weights", "\"lora_ga\"", false},
+        {"init_lora_weights", "\"new\"", false},
+        {"init_lora_weights", "1", false},
+        {"loftq_config", "{}", true},
+        {"loftq_config", "{\"loftq_bits\": 4}", false},
+        {"corda_config", "null", true},
+        {"corda_config", "{\"cache_file\": \"x\"}", false},
+        {"lora_ga_config", "{\"direction\": 1}", false},
+    };
+    assert_ok(neb__hf_import(folder_recorded("llama3"), folder_in("base")));
+    folder_copy("llama3_lora", "adapter_model.safetensors", "begun");
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        char path[700];
+        snprintf(path, sizeof path, "%s/adapter_config.json", folder_recorded("llama3_lora"));
+        json_t *j = json_load_file(path, 0, NULL), *value = json_loads(list[i].value, JSON_DECODE_ANY, NULL);
+        assert_true(j && value && !json_object_set_new(j, list[i].key, value));
+        char *text = json_dumps(j, 0);
+        folder_put("begun", "adapter_config.json", text);
+        free(text);
+        json_decref(j);
+        const neb_status status =
+            neb__hf_import_adapter(folder_in("begun"), folder_in("base"), folder_in("with"));
+        if (status != (list[i].fine ? NEB_OK : NEB_ERR_UNSUPPORTED))
+            fail_msg("%s: %s: %d", list[i].key, list[i].value, (int)status);
+        if (!list[i].fine) assert_non_null(strstr(neb_last_error(), list[i].key));
+    }
+    check_log_restore();
+}
+
 /* A name that ends where the letter of a LoRA matrix is expected. */
 static void short_names_are_answered(void)
 {
@@ -186,6 +237,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_compute_as_in_peft),
         cmocka_unit_test(nothing_is_written_over_itself),
+        cmocka_unit_test(beginnings_that_change_the_base_are_refused),
         cmocka_unit_test(wrong_adapters_are_answered),
     };
     return cmocka_run_group_tests(tests, folder_set_up, folder_tear_down);

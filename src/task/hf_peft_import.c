@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { MAX_JSON = 16 << 20, MAX_ON = 1 << 20 };
@@ -75,10 +76,7 @@ static bool is_harmless(const char *key)
                                         "exclude_modules",
                                         "peft_version",
                                         "auto_mapping",
-                                        "loftq_config",
                                         "eva_config",
-                                        "corda_config",
-                                        "lora_ga_config",
                                         "megatron_core",
                                         "runtime_config",
                                         "qalora_group_size",
@@ -99,6 +97,31 @@ static neb_status read_prompt_config(const json_t *j, struct adapter_in *e)
     return NEB_OK;
 }
 
+/* Some ways to begin take a part of the base's weights away, again each time that peft loads the adapter. With the base as it is,
+ * such an adapter would compute something else. */
+static neb_status check_beginning(const json_t *j)
+{
+    static const char *const keys[] = {"loftq_config", "corda_config", "lora_ga_config"};
+    static const char *const fine[] = {"gaussian", "eva", "orthogonal"};
+    const json_t *init = json_object_get(j, "init_lora_weights");
+    const char *text = json_string_value(init);
+    size_t i = 0;
+    while (text && i < 3 && strcasecmp(text, fine[i]) != 0) i++;
+    if (init && !json_is_boolean(init) && !json_is_null(init) && (!text || i == 3))
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "adapter_config.json, 'init_lora_weights': '%.40s' is not true, false, gaussian, eva or "
+            "orthogonal, and peft may change the base's weights for it; save the adapter with "
+            "path_initial_model_for_weight_conversion, which makes it a plain one",
+            text ? text : "");
+    for (i = 0; i < 3; i++) {
+        const json_t *v = json_object_get(j, keys[i]);
+        if (v && !json_is_null(v) && !(json_is_object(v) && !json_object_size(v)))
+            return refuse(keys[i], "peft may change the base's weights for it");
+    }
+    return NEB_OK;
+}
+
 static neb_status read_object(const json_t *j, struct adapter_in *e)
 {
     const char *key, *type = json_string_value(json_object_get(j, "peft_type"));
@@ -110,6 +133,7 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
     if (!type || (strcmp(type, "LORA") && !e->ia3 && !e->prompt && !e->prefix))
         return refuse("peft_type", "only LORA, IA3, PROMPT_TUNING and PREFIX_TUNING are supported");
     if (bias && strcmp(bias, "none")) return refuse("bias", "only none is supported");
+    NEB_TRY(check_beginning(j));
     json_object_foreach((json_t *)(uintptr_t)j, key, value)
     {
         bool off = json_is_null(value) || json_is_false(value) ||
