@@ -197,6 +197,10 @@ static void wrong_adapters_are_answered(void **state)
         {"{\"peft_type\": \"IA3\"}", NEB_ERR_NOTFOUND, "is not IA3"}, /* the tensors are LoRA's */
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"bias\": \"all\"}", NEB_ERR_UNSUPPORTED, "'bias'"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_dora\": true}", NEB_ERR_CORRUPT, "magnitudes"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"bias\": 1}", NEB_ERR_CORRUPT, "'bias'"},
+        {"{\"peft_type\": 3, \"r\": 2}", NEB_ERR_CORRUPT, "'peft_type'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_dora\": \"true\"}", NEB_ERR_CORRUPT, "'use_dora'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_rslora\": 1}", NEB_ERR_CORRUPT, "'use_rslora'"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_bias\": true}", NEB_ERR_UNSUPPORTED, "'lora_bias'"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 4}}", NEB_ERR_UNSUPPORTED,
          "'rank_pattern'"},

@@ -106,10 +106,7 @@ const char *neb__hf_decoder_bias(enum neb_hf_kind kind);
 /* How many of the `rows` of a parameter of ours the i-th of its tensors has. */
 int64_t neb__hf_part_rows(const struct neb_arch *a, const struct neb_hf_source *s, int64_t rows, int i);
 
-/* Values of a config.json. fallback < 0 (whole): the key must be there. */
 struct json_t;
-neb_status neb__hf_whole(const struct json_t *j, const char *key, int64_t fallback, int64_t *out);
-neb_status neb__hf_real(const struct json_t *j, const char *key, double fallback, double *out);
 neb_status neb__hf_activation(const struct json_t *j, const char *key, struct neb_model_config *m);
 const char *neb__hf_activation_name(const struct neb_model_config *m);
 
@@ -117,6 +114,26 @@ const char *neb__hf_activation_name(const struct neb_model_config *m);
 neb_status neb__hf_kind_of(const struct neb_model_yaml *f, enum neb_hf_kind *out);
 /* The same without what its peft method adds. */
 neb_status neb__hf_kind_of_base(const struct neb_model_yaml *f, enum neb_hf_kind *out);
+
+/* ---- hf_config_keys.c: keys of a config.json and their values ------------------------------------------------- */
+
+/* The keys of `list` (n) are read, or change nothing that is computed here, and so are those of every class. Any other that says
+ * something is refused. */
+neb_status neb__hf_known_keys(const struct json_t *j, const char *const *list, size_t n);
+bool neb__hf_says_nothing(const struct json_t *v); /* absent, null, false or empty */
+/* NEB_ERR_UNSUPPORTED: config.json, 'key': what */
+neb_status neb__hf_refuse(const char *key, const char *what);
+
+/* Absent and null are the fallback. A value of another type is NEB_ERR_CORRUPT. */
+neb_status neb__hf_whole(const struct json_t *j, const char *key, int64_t fallback,
+                         int64_t *out); /* fallback < 0: it must be there */
+neb_status neb__hf_real(const struct json_t *j, const char *key, double fallback, double *out);
+neb_status neb__hf_flag(const struct json_t *j, const char *key, bool fallback, bool *out);
+neb_status neb__hf_text(const struct json_t *j, const char *key, const char **out); /* fallback: NULL */
+/* The number of a token, the first one of a list; -1: not given. */
+neb_status neb__hf_token(const struct json_t *j, const char *key, int64_t *out);
+/* A boolean that has this value, or is not there. NEB_ERR_UNSUPPORTED */
+neb_status neb__hf_only(const struct json_t *j, const char *key, bool value);
 
 /* ---- hf_files.c: the tensors of a folder -------------------------------------------------------------------- */
 
@@ -170,10 +187,6 @@ neb_status neb__hf_seq2seq_read(const struct json_t *j, struct neb_hf_config *c,
 neb_status neb__hf_seq2seq_write(const struct neb_model_yaml *f, const struct neb_arch *a,
                                  enum neb_hf_kind kind, const struct neb_tok *tok, struct json_t *j);
 
-/* The number of a token, the first one of a list; -1: not given. */
-neb_status neb__hf_token(const struct json_t *j, const char *key, int64_t *out);
-/* The keys of `known` (n) are read, or change nothing that is computed here; any other that is set is refused. */
-neb_status neb__hf_known_keys(const struct json_t *j, const char *const *known, size_t n);
 /* The token with which a target starts, or -1. */
 int64_t neb__hf_start_of(const struct neb_model_yaml *f, const struct neb_tok *tok);
 

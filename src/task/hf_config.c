@@ -9,33 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static neb_status wrong(const char *key, const char *what)
-{
-    return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': %s", key, what);
-}
-
-neb_status neb__hf_whole(const json_t *j, const char *key, int64_t fallback, int64_t *out)
-{
-    const json_t *v = json_object_get(j, key);
-    if ((!v || json_is_null(v)) && fallback >= 0) {
-        *out = fallback;
-        return NEB_OK;
-    }
-    if (!json_is_integer(v)) return wrong(key, v ? "is not a whole number" : "is missing");
-    json_int_t x = json_integer_value(v);
-    if (x < 0 || x > INT32_MAX) return wrong(key, "is out of range");
-    *out = x;
-    return NEB_OK;
-}
-
-neb_status neb__hf_real(const json_t *j, const char *key, double fallback, double *out)
-{
-    const json_t *v = json_object_get(j, key);
-    if (v && !json_is_number(v)) return wrong(key, "is not a number");
-    *out = v ? json_number_value(v) : fallback;
-    return NEB_OK;
-}
-
 neb_status neb__hf_activation(const json_t *j, const char *key, struct neb_model_config *m)
 {
     static const char *const names[][2] = {{"gelu", "gelu"},          {"gelu_python", "gelu"},
@@ -50,21 +23,73 @@ neb_status neb__hf_activation(const json_t *j, const char *key, struct neb_model
                      text ? text : "");
 }
 
-/* Options that must have one certain value if they are given. */
-static neb_status no_surprises(const json_t *j)
+/* ---- what may stand there ------------------------------------------------------------------------------------ */
+
+#define BERT_KEYS                                                                                      \
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",                    \
+        "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob",         \
+        "attention_probs_dropout_prob", "hidden_act", "position_embedding_type", "classifier_dropout", \
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",      \
+        "pooler_size_per_head", "pooler_type"
+
+static const char *const bert_keys[] = {BERT_KEYS};
+static const char *const electra_keys[] = {BERT_KEYS,          "embedding_size",     "summary_type",
+                                           "summary_use_proj", "summary_activation", "summary_last_dropout"};
+static const char *const distilbert_keys[] = {"dim",
+                                              "n_layers",
+                                              "n_heads",
+                                              "hidden_dim",
+                                              "max_position_embeddings",
+                                              "dropout",
+                                              "attention_dropout",
+                                              "activation",
+                                              "qa_dropout",
+                                              "seq_classif_dropout",
+                                              "sinusoidal_pos_embds", /* the table is in the file */
+                                              "tie_weights_"};
+static const char *const gpt2_keys[] = {"n_embd",
+                                        "n_layer",
+                                        "n_head",
+                                        "n_inner",
+                                        "n_positions",
+                                        "n_ctx",
+                                        "layer_norm_epsilon",
+                                        "resid_pdrop",
+                                        "embd_pdrop",
+                                        "attn_pdrop",
+                                        "activation_function",
+                                        "scale_attn_weights",
+                                        "reorder_and_upcast_attn", /* the order of the same products */
+                                        "summary_type",
+                                        "summary_use_proj",
+                                        "summary_activation",
+                                        "summary_proj_to_labels",
+                                        "summary_first_dropout"};
+
+/* Of the encoders and GPT-2. */
+static neb_status check_keys(const json_t *j, enum neb_hf_kind kind)
 {
-    static const char *const off[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention", "is_decoder"};
-    for (int i = 0; i < 3; i++)
-        if (json_is_true(json_object_get(j, off[i])))
-            return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, '%s' is not supported", off[i]);
-    if (json_is_false(json_object_get(j, "scale_attn_weights")))
-        return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, 'scale_attn_weights': false is not supported");
-    const char *positions = json_string_value(json_object_get(j, "position_embedding_type"));
+    static const struct {
+        const char *const *list;
+        size_t n;
+    } keys[] = {[NEB_HF_BERT] = {bert_keys, sizeof bert_keys / sizeof *bert_keys},
+                [NEB_HF_XLMR] = {bert_keys, sizeof bert_keys / sizeof *bert_keys},
+                [NEB_HF_ELECTRA] = {electra_keys, sizeof electra_keys / sizeof *electra_keys},
+                [NEB_HF_DISTILBERT] = {distilbert_keys, sizeof distilbert_keys / sizeof *distilbert_keys},
+                [NEB_HF_GPT2] = {gpt2_keys, sizeof gpt2_keys / sizeof *gpt2_keys}};
+    static const char *const off[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention", "is_decoder",
+                                      "is_encoder_decoder"};
+    const char *positions;
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) NEB_TRY(neb__hf_only(j, off[i], false));
+    NEB_TRY(neb__hf_only(j, "scale_attn_weights", true));
+    NEB_TRY(neb__hf_text(j, "position_embedding_type", &positions));
     if (positions && strcmp(positions, "absolute"))
         return neb__fail(NEB_ERR_UNSUPPORTED,
                          "config.json, 'position_embedding_type': '%.40s' is not supported", positions);
-    return NEB_OK;
+    return neb__hf_known_keys(j, keys[kind].list, keys[kind].n);
 }
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
 
 static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb_model_config *m)
 {
@@ -84,7 +109,8 @@ static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb
     if (c->kind == NEB_HF_ELECTRA) NEB_TRY(neb__hf_whole(j, "embedding_size", m->hidden, &m->embedding));
     if (c->kind == NEB_HF_XLMR) {
         c->skip = pad + 1;
-        if (m->max_positions <= c->skip) return wrong("max_position_embeddings", "is too small");
+        if (m->max_positions <= c->skip)
+            return neb__fail(NEB_ERR_CORRUPT, "config.json, 'max_position_embeddings': is too small");
         m->max_positions -= c->skip;
     }
     m->embedding_norm = m->head_bias = true;
@@ -159,15 +185,13 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
                          "llama, mistral, qwen2, qwen3, gemma, marian, m2m_100, bart, mbart, t5 or mt5",
                          type ? type : "");
     c->kind = types[i].kind;
-    c->tied = !json_is_false(json_object_get(j, "tie_word_embeddings"));
+    /* the classes of Llama and its relatives, but for Gemma, are untied where the file does not say it */
+    NEB_TRY(neb__hf_flag(j, "tie_word_embeddings", !neb__hf_is_llama(c->kind) || c->kind == NEB_HF_GEMMA,
+                         &c->tied));
     if (neb__hf_is_t5(c->kind)) return neb__hf_t5_read(j, c, m);
     if (neb__hf_is_seq2seq(c->kind)) return neb__hf_seq2seq_read(j, c, m);
-    if (neb__hf_is_llama(c->kind)) {
-        if (c->kind != NEB_HF_GEMMA) /* the others' default is untied */
-            c->tied = json_is_true(json_object_get(j, "tie_word_embeddings"));
-        return neb__hf_decoder_read(j, c->kind, m);
-    }
-    NEB_TRY(no_surprises(j));
+    if (neb__hf_is_llama(c->kind)) return neb__hf_decoder_read(j, c->kind, m);
+    NEB_TRY(check_keys(j, c->kind));
     if (c->kind == NEB_HF_DISTILBERT) return read_distilbert(j, m);
     return c->kind == NEB_HF_GPT2 ? read_gpt2(j, m) : read_bert(j, c, m);
 }

@@ -11,39 +11,12 @@
 #include <jansson.h>
 #include <string.h>
 
-static neb_status refuse(const char *key, const char *what)
-{
-    return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, '%.60s': %s", key, what);
-}
-
-static neb_status get_whole(const json_t *j, const char *key, int64_t fallback, int64_t *out)
-{
-    const json_t *v = json_object_get(j, key);
-    if ((!v || json_is_null(v)) && fallback >= 0) {
-        *out = fallback;
-        return NEB_OK;
-    }
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
-        return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': is missing or is not a possible whole number",
-                         key);
-    *out = json_integer_value(v);
-    return NEB_OK;
-}
-
-static neb_status get_real(const json_t *j, const char *key, double fallback, double *out)
-{
-    const json_t *v = json_object_get(j, key);
-    if (v && !json_is_null(v) && !json_is_number(v))
-        return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': is not a number", key);
-    *out = json_is_number(v) ? json_number_value(v) : fallback;
-    return NEB_OK;
-}
+enum { MISTRAL_WINDOW = 4096 };
 
 /* ---- what may stand there ------------------------------------------------------------------------------- */
 
 /* Keys that are read below, or that change nothing here: training, generation, how transformers works. */
 static const char *const known[] = {
-    "vocab_size",
     "hidden_size",
     "intermediate_size",
     "num_hidden_layers",
@@ -59,93 +32,64 @@ static const char *const known[] = {
     "hidden_activation",
     "attention_bias",
     "mlp_bias",
-    "tie_word_embeddings",
     "attention_dropout",
     "sliding_window",
     "use_sliding_window",
     "max_window_layers",
     "layer_types",
     "partial_rotary_factor",
-    "model_type",
-    "architectures",
-    "initializer_range",
-    "use_cache",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "torch_dtype",
-    "dtype",
-    "transformers_version",
     "pretraining_tp",
-    "_name_or_path",
-    "name_or_path",
-    "id2label",
-    "label2id",
-    "chunk_size_feed_forward",
-    "is_encoder_decoder",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "problem_type",
-    "task_specific_params",
-    "use_bfloat16",
-    "auto_map",
-    "unsloth_version",
-    "unsloth_fixed",
-    "quantization_config",
-    "_attn_implementation_autoset",
 };
-
-static bool is_known(const char *key)
-{
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(key, known[i])) return true;
-    return false;
-}
 
 /* An activation under either of its keys. */
 static neb_status check_activation(const json_t *j, enum neb_hf_kind kind)
 {
     static const char *const keys[] = {"hidden_act", "hidden_activation"};
     for (int i = 0; i < 2; i++) {
-        const char *act = json_string_value(json_object_get(j, keys[i]));
+        const char *act;
+        NEB_TRY(neb__hf_text(j, keys[i], &act));
         if (!act) continue;
         if (kind == NEB_HF_GEMMA && strcmp(act, "gelu_pytorch_tanh"))
-            return refuse(keys[i], "only gelu_pytorch_tanh is supported for gemma");
+            return neb__hf_refuse(keys[i], "only gelu_pytorch_tanh is supported for gemma");
         if (kind != NEB_HF_GEMMA && strcmp(act, "silu") && strcmp(act, "swish"))
-            return refuse(keys[i], "only silu is supported");
+            return neb__hf_refuse(keys[i], "only silu is supported");
     }
     return NEB_OK;
 }
 
 static neb_status check_keys(const json_t *j, enum neb_hf_kind kind)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)j, key, value)
-    {
-        bool off = json_is_null(value) || json_is_false(value);
-        if (!off && !is_known(key)) return refuse(key, "is not known here and may change what is computed");
-    }
-    if (json_is_object(json_object_get(j, "quantization_config")))
-        return refuse("quantization_config", "quantised weights cannot be imported");
-    if (json_is_true(json_object_get(j, "mlp_bias"))) return refuse("mlp_bias", "is not supported");
-    if (json_is_true(json_object_get(j, "attention_bias")))
-        return refuse("attention_bias", "is not supported");
-    if (json_is_true(json_object_get(j, "use_sliding_window")))
-        return refuse("use_sliding_window", "is not supported");
-    const json_t *partial = json_object_get(j, "partial_rotary_factor");
-    if (json_is_number(partial) && json_number_value(partial) != 1)
-        return refuse("partial_rotary_factor", "only 1 is supported");
-    return check_activation(j, kind);
+    static const char *const off[] = {"mlp_bias", "attention_bias", "use_sliding_window",
+                                      "is_encoder_decoder"};
+    double partial;
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) NEB_TRY(neb__hf_only(j, off[i], false));
+    NEB_TRY(neb__hf_real(j, "partial_rotary_factor", 1, &partial));
+    if (partial < 1 || partial > 1) return neb__hf_refuse("partial_rotary_factor", "only 1 is supported");
+    NEB_TRY(check_activation(j, kind));
+    return neb__hf_known_keys(j, known, sizeof known / sizeof *known);
 }
 
 /* ---- rotary positions ------------------------------------------------------------------------------------ */
 
+/* The type under its newer or its older key. */
+static neb_status read_type(const json_t *r, const char **type)
+{
+    const char *old;
+    NEB_TRY(neb__hf_text(r, "rope_type", type));
+    NEB_TRY(neb__hf_text(r, "type", &old));
+    if (*type && old && strcmp(*type, old)) return neb__hf_refuse("rope_type", "differs from 'type'");
+    if (!*type) *type = old;
+    if (!*type && json_object_get(r, "factor"))
+        return neb__hf_refuse("factor", "stands there without a rope_type");
+    return NEB_OK;
+}
+
 static neb_status read_scaling(const json_t *r, struct neb_model_config *m)
 {
-    const char *type = json_string_value(json_object_get(r, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(r, "type"));
+    const char *type;
+    NEB_TRY(read_type(r, &type));
+    m->rope_factor = 0, m->rope_low = 1, m->rope_high = 4;
+    m->rope_original = 0;
     if (!type || !strcmp(type, "default")) return NEB_OK;
     bool llama3 = !strcmp(type, "llama3");
     if (!llama3 && strcmp(type, "linear"))
@@ -154,13 +98,13 @@ static neb_status read_scaling(const json_t *r, struct neb_model_config *m)
             "config.json: rotary positions of type '%.40s' are not supported, only default, linear and "
             "llama3",
             type);
-    NEB_TRY(get_real(r, "factor", 1, &m->rope_factor));
-    m->rope_original = 0;
+    NEB_TRY(neb__hf_real(r, "factor", 0, &m->rope_factor));
+    if (!(m->rope_factor > 0)) return neb__hf_refuse("factor", "is missing or not above 0");
     if (!llama3) return NEB_OK;
-    NEB_TRY(get_real(r, "low_freq_factor", 1, &m->rope_low));
-    NEB_TRY(get_real(r, "high_freq_factor", 4, &m->rope_high));
-    NEB_TRY(get_whole(r, "original_max_position_embeddings", 8192, &m->rope_original));
-    return m->rope_original ? NEB_OK : refuse("original_max_position_embeddings", "is not possible");
+    NEB_TRY(neb__hf_real(r, "low_freq_factor", 1, &m->rope_low));
+    NEB_TRY(neb__hf_real(r, "high_freq_factor", 4, &m->rope_high));
+    NEB_TRY(neb__hf_whole(r, "original_max_position_embeddings", 8192, &m->rope_original));
+    return m->rope_original ? NEB_OK : neb__hf_refuse("original_max_position_embeddings", "is not possible");
 }
 
 /* Newer files have partial_rotary_factor here too. */
@@ -189,34 +133,78 @@ static neb_status check_rope(const json_t *r, const char *where)
     return NEB_OK;
 }
 
+static bool same(double a, double b)
+{
+    return !(a < b) && !(a > b);
+}
+
+/* One of the two objects that say it; null says nothing. */
+static neb_status read_rope_object(const json_t *j, const char *key, struct neb_model_config *m, bool *there)
+{
+    const json_t *r = json_object_get(j, key);
+    *there = r && !json_is_null(r);
+    if (!*there) return NEB_OK;
+    if (!json_is_object(r)) return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': is not an object", key);
+    NEB_TRY(read_scaling(r, m)); /* first: it names a type that is not supported */
+    const double outside = m->rope_base;
+    NEB_TRY(neb__hf_real(r, "rope_theta", outside, &m->rope_base));
+    if (json_is_number(json_object_get(j, "rope_theta")) && !same(m->rope_base, outside))
+        return neb__hf_refuse("rope_theta", "is another number there than beside it");
+    return check_rope(r, key);
+}
+
+static bool same_rope(const struct neb_model_config *a, const struct neb_model_config *b)
+{
+    return same(a->rope_base, b->rope_base) && same(a->rope_factor, b->rope_factor) &&
+           same(a->rope_low, b->rope_low) && same(a->rope_high, b->rope_high) &&
+           a->rope_original == b->rope_original;
+}
+
+/* transformers 4 reads rope_theta and rope_scaling, 5 prefers rope_scaling to rope_parameters. All that are there must say
+ * the same. */
 static neb_status read_rope(const json_t *j, struct neb_model_config *m)
 {
-    const json_t *now = json_object_get(j, "rope_parameters"), *old = json_object_get(j, "rope_scaling");
-    NEB_TRY(get_real(j, "rope_theta", 10000, &m->rope_base));
-    if (json_is_object(now)) NEB_TRY(get_real(now, "rope_theta", m->rope_base, &m->rope_base));
-    const json_t *r = json_is_object(now) ? now : old;
-    if (!json_is_object(r)) return NEB_OK;
-    NEB_TRY(read_scaling(r, m)); /* first: it names a type that is not supported */
-    return check_rope(r, r == now ? "rope_parameters" : "rope_scaling");
+    struct neb_model_config now = *m;
+    bool is_new, is_old;
+    NEB_TRY(neb__hf_real(j, "rope_theta", 10000, &m->rope_base));
+    now.rope_base = m->rope_base;
+    NEB_TRY(read_rope_object(j, "rope_parameters", &now, &is_new));
+    m->rope_base = now.rope_base;
+    NEB_TRY(read_rope_object(j, "rope_scaling", m, &is_old));
+    if (is_new && is_old && !same_rope(m, &now))
+        return neb__hf_refuse("rope_scaling", "differs from rope_parameters; only one of both can be meant");
+    if (!is_new) return NEB_OK;
+    m->rope_factor = now.rope_factor;
+    m->rope_low = now.rope_low;
+    m->rope_high = now.rope_high;
+    m->rope_original = now.rope_original;
+    return NEB_OK;
 }
 
 /* A model that looks back through a window computes the same as ours on texts that fit into the window. */
 static neb_status read_window(const json_t *j, struct neb_model_config *m)
 {
-    const json_t *window = json_object_get(j, "sliding_window"), *kinds = json_object_get(j, "layer_types");
+    const json_t *kinds = json_object_get(j, "layer_types");
     bool slides = false;
+    int64_t window = 0;
+    if (kinds && !json_is_null(kinds) && !json_is_array(kinds))
+        return neb__fail(NEB_ERR_CORRUPT, "config.json, 'layer_types': is not a list");
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
         if (!kind || (strcmp(kind, "full_attention") && strcmp(kind, "sliding_attention")))
-            return refuse("layer_types", "has a kind of layer that is not supported");
+            return neb__hf_refuse("layer_types", "has a kind of layer that is not supported");
         slides |= !strcmp(kind, "sliding_attention");
     }
-    /* only Mistral's window is in use without another key that says so */
-    if (!json_is_array(kinds))
-        slides = !strcmp(json_string_value(json_object_get(j, "model_type")), "mistral");
-    if (!slides || !json_is_integer(window) || json_integer_value(window) >= m->max_positions) return NEB_OK;
-    if (json_integer_value(window) < 1) return refuse("sliding_window", "is not possible");
-    m->max_positions = json_integer_value(window);
+    /* only Mistral's window is in use without another key that says so; its class has one where the file does not say it */
+    const bool mistral = !strcmp(json_string_value(json_object_get(j, "model_type")), "mistral");
+    if (!json_is_array(kinds)) slides = mistral;
+    const json_t *v = json_object_get(j, "sliding_window");
+    const bool given = v && !json_is_null(v);
+    if (given) NEB_TRY(neb__hf_whole(j, "sliding_window", -1, &window));
+    if (given && slides && window < 1) return neb__hf_refuse("sliding_window", "is not possible");
+    if (!v && mistral) window = MISTRAL_WINDOW;
+    if (!slides || !window || window >= m->max_positions) return NEB_OK;
+    m->max_positions = window;
     neb__warn("config.json, 'sliding_window': this model is used for texts of up to %" PRId64
               " tokens, where its window changes nothing",
               m->max_positions);
@@ -233,17 +221,17 @@ static int64_t default_head(enum neb_hf_kind kind)
 neb_status neb__hf_decoder_read(const struct json_t *j, enum neb_hf_kind kind, struct neb_model_config *m)
 {
     NEB_TRY(check_keys(j, kind));
-    NEB_TRY(get_whole(j, "vocab_size", -1, &m->vocab));
-    NEB_TRY(get_whole(j, "hidden_size", -1, &m->hidden));
-    NEB_TRY(get_whole(j, "intermediate_size", -1, &m->ffn));
-    NEB_TRY(get_whole(j, "num_hidden_layers", -1, &m->layers));
-    NEB_TRY(get_whole(j, "num_attention_heads", -1, &m->heads));
-    NEB_TRY(get_whole(j, "num_key_value_heads", m->heads, &m->kv_heads));
-    NEB_TRY(get_whole(j, "head_dim", default_head(kind), &m->head_dim));
+    NEB_TRY(neb__hf_whole(j, "vocab_size", -1, &m->vocab));
+    NEB_TRY(neb__hf_whole(j, "hidden_size", -1, &m->hidden));
+    NEB_TRY(neb__hf_whole(j, "intermediate_size", -1, &m->ffn));
+    NEB_TRY(neb__hf_whole(j, "num_hidden_layers", -1, &m->layers));
+    NEB_TRY(neb__hf_whole(j, "num_attention_heads", -1, &m->heads));
+    NEB_TRY(neb__hf_whole(j, "num_key_value_heads", m->heads, &m->kv_heads));
+    NEB_TRY(neb__hf_whole(j, "head_dim", default_head(kind), &m->head_dim));
     if (!m->head_dim && m->heads) m->head_dim = m->hidden / m->heads;
-    NEB_TRY(get_whole(j, "max_position_embeddings", 2048, &m->max_positions));
-    NEB_TRY(get_real(j, "rms_norm_eps", 1e-6, &m->norm_eps));
-    NEB_TRY(get_real(j, "attention_dropout", 0, &m->attention_dropout));
+    NEB_TRY(neb__hf_whole(j, "max_position_embeddings", 2048, &m->max_positions));
+    NEB_TRY(neb__hf_real(j, "rms_norm_eps", 1e-6, &m->norm_eps));
+    NEB_TRY(neb__hf_real(j, "attention_dropout", 0, &m->attention_dropout));
     NEB_TRY(read_rope(j, m));
     NEB_TRY(read_window(j, m));
     m->dropout = 0;

@@ -8,11 +8,6 @@
 #include <jansson.h>
 #include <string.h>
 
-static neb_status refuse(const char *key, const char *what)
-{
-    return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, '%.60s': %s", key, what);
-}
-
 struct family {
     const char *type, *positions, *norm_place;
     bool embedding_norm, bias, scaled; /* scaled: where the file does not say */
@@ -31,100 +26,41 @@ static const struct family *family_of(enum neb_hf_kind kind)
 /* ---- what may stand there ---------------------------------------------------------------------------------- */
 
 /* Keys that are read below, or that change nothing that is computed here: training, generation, housekeeping. */
-static const char *const known[] = {"vocab_size",
-                                    "decoder_vocab_size",
-                                    "d_model",
-                                    "hidden_size",
-                                    "encoder_layers",
-                                    "decoder_layers",
-                                    "num_hidden_layers",
-                                    "encoder_attention_heads",
-                                    "decoder_attention_heads",
-                                    "num_attention_heads",
-                                    "encoder_ffn_dim",
-                                    "decoder_ffn_dim",
-                                    "max_position_embeddings",
-                                    "activation_function",
-                                    "scale_embedding",
-                                    "normalize_before",
-                                    "normalize_embedding",
-                                    "add_final_layer_norm",
-                                    "static_position_embeddings",
-                                    "share_encoder_decoder_embeddings",
-                                    "tie_word_embeddings",
-                                    "tie_encoder_decoder",
-                                    "dropout",
-                                    "attention_dropout",
-                                    "activation_dropout",
-                                    "classif_dropout",
-                                    "classifier_dropout",
-                                    "encoder_layerdrop",
-                                    "decoder_layerdrop",
-                                    "init_std",
-                                    "pad_token_id",
-                                    "bos_token_id",
-                                    "eos_token_id",
-                                    "decoder_start_token_id",
-                                    "forced_bos_token_id",
-                                    "forced_eos_token_id",
-                                    "force_bos_token_to_be_generated",
-                                    "add_bias_logits",
-                                    "extra_pos_embeddings",
-                                    "model_type",
-                                    "architectures",
-                                    "is_encoder_decoder",
-                                    "use_cache",
-                                    "torch_dtype",
-                                    "dtype",
-                                    "transformers_version",
-                                    "_name_or_path",
-                                    "name_or_path",
-                                    "id2label",
-                                    "label2id",
-                                    "_num_labels",
-                                    "num_labels",
-                                    "bad_words_ids",
-                                    "num_beams",
-                                    "max_length",
-                                    "min_length",
-                                    "length_penalty",
-                                    "early_stopping",
-                                    "no_repeat_ngram_size",
-                                    "prefix",
-                                    "output_past",
-                                    "output_attentions",
-                                    "output_hidden_states",
-                                    "return_dict",
-                                    "gradient_checkpointing",
-                                    "task_specific_params",
-                                    "tokenizer_class",
-                                    "problem_type",
-                                    "use_bfloat16",
-                                    "chunk_size_feed_forward",
-                                    "torchscript",
-                                    "save_step",
-                                    "_attn_implementation_autoset",
-                                    "max_new_tokens",
-                                    "language_codes",
-                                    "normalization",
-                                    "repetition_penalty",
-                                    "do_sample",
-                                    "num_return_sequences",
-                                    "renormalize_logits"};
-
-neb_status neb__hf_known_keys(const json_t *j, const char *const *list, size_t n)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)j, key, value)
-    {
-        size_t i = 0;
-        if (json_is_null(value) || json_is_false(value)) continue;
-        while (i < n && strcmp(key, list[i])) i++;
-        if (i == n) return refuse(key, "is not known here and may change what is computed");
-    }
-    return NEB_OK;
-}
+static const char *const known[] = {
+    "decoder_vocab_size",
+    "d_model",
+    "hidden_size",
+    "encoder_layers",
+    "decoder_layers",
+    "num_hidden_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "num_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "max_position_embeddings",
+    "activation_function",
+    "scale_embedding",
+    "normalize_before",
+    "normalize_embedding",
+    "add_final_layer_norm",
+    "static_position_embeddings",
+    "share_encoder_decoder_embeddings",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "classif_dropout",
+    "classifier_dropout",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+    "init_std",
+    "force_bos_token_to_be_generated",
+    "add_bias_logits",
+    "extra_pos_embeddings",
+    "save_step",
+    "language_codes",
+    "normalization",
+};
 
 /* What the family says anyway. */
 static neb_status check_family(const json_t *j, const struct family *f)
@@ -139,12 +75,8 @@ static neb_status check_family(const json_t *j, const struct family *f)
                 {"share_encoder_decoder_embeddings", true},
                 {"tie_encoder_decoder", false},
                 {"is_encoder_decoder", true}};
-    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
-        const json_t *v = json_object_get(j, says[i].key);
-        if (json_is_boolean(v) && json_is_true(v) != says[i].value)
-            return refuse(says[i].key, json_is_true(v) ? "true is not supported for this kind of model"
-                                                       : "false is not supported for this kind of model");
-    }
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        NEB_TRY(neb__hf_only(j, says[i].key, says[i].value));
     return NEB_OK;
 }
 
@@ -155,22 +87,10 @@ static neb_status check_equal(const json_t *j, const char *key, int64_t value)
     char what[120];
     NEB_TRY(neb__hf_whole(j, key, value, &other));
     snprintf(what, sizeof what, "%" PRId64 " is not supported, only the encoder's %" PRId64, other, value);
-    return other == value ? NEB_OK : refuse(key, what);
+    return other == value ? NEB_OK : neb__hf_refuse(key, what);
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */
-
-neb_status neb__hf_token(const json_t *j, const char *key, int64_t *out)
-{
-    const json_t *v = json_object_get(j, key);
-    if (json_is_array(v)) v = json_array_get(v, 0);
-    *out = -1;
-    if (!v || json_is_null(v)) return NEB_OK;
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
-        return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': is not the number of a token", key);
-    *out = json_integer_value(v);
-    return NEB_OK;
-}
 
 static neb_status read_sizes(const json_t *j, struct neb_model_config *m)
 {
@@ -184,7 +104,7 @@ static neb_status read_sizes(const json_t *j, struct neb_model_config *m)
     NEB_TRY(check_equal(j, "decoder_attention_heads", m->heads));
     NEB_TRY(check_equal(j, "decoder_ffn_dim", m->ffn));
     NEB_TRY(check_equal(j, "decoder_vocab_size", m->vocab));
-    if (!m->decoder_layers) return refuse("decoder_layers", "0 is not supported");
+    if (!m->decoder_layers) return neb__hf_refuse("decoder_layers", "0 is not supported");
     return NEB_OK;
 }
 
@@ -201,8 +121,7 @@ neb_status neb__hf_seq2seq_read(const struct json_t *j, struct neb_hf_config *c,
     NEB_TRY(neb__hf_token(j, "bos_token_id", &c->bos));
     NEB_TRY(neb__hf_token(j, "eos_token_id", &c->eos));
     NEB_TRY(neb__hf_token(j, "decoder_start_token_id", &c->start));
-    const json_t *scaled = json_object_get(j, "scale_embedding");
-    m->embedding_scale = json_is_boolean(scaled) ? json_is_true(scaled) : f->scaled;
+    NEB_TRY(neb__hf_flag(j, "scale_embedding", f->scaled, &m->embedding_scale));
     m->embedding_norm = f->embedding_norm;
     m->head_bias = f->bias;
     m->norm_eps = 1e-5;

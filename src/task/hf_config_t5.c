@@ -12,69 +12,26 @@
 #include <jansson.h>
 #include <string.h>
 
-static neb_status refuse(const char *key, const char *what)
-{
-    return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, '%.60s': %s", key, what);
-}
-
 /* Keys that are read below, or that change nothing that is computed here: training, generation, housekeeping. */
-static const char *const known[] = {"vocab_size",
-                                    "d_model",
-                                    "d_kv",
-                                    "d_ff",
-                                    "num_layers",
-                                    "num_decoder_layers",
-                                    "num_heads",
-                                    "relative_attention_num_buckets",
-                                    "relative_attention_max_distance",
-                                    "dropout_rate",
-                                    "layer_norm_epsilon",
-                                    "initializer_factor",
-                                    "feed_forward_proj",
-                                    "dense_act_fn",
-                                    "is_gated_act",
-                                    "n_positions",
-                                    "tie_word_embeddings",
-                                    "scale_decoder_outputs",
-                                    "is_encoder_decoder",
-                                    "pad_token_id",
-                                    "bos_token_id",
-                                    "eos_token_id",
-                                    "decoder_start_token_id",
-                                    "model_type",
-                                    "architectures",
-                                    "use_cache",
-                                    "torch_dtype",
-                                    "dtype",
-                                    "transformers_version",
-                                    "_name_or_path",
-                                    "name_or_path",
-                                    "id2label",
-                                    "label2id",
-                                    "num_labels",
-                                    "classifier_dropout",
-                                    "problem_type",
-                                    "tokenizer_class",
-                                    "task_specific_params",
-                                    "output_past",
-                                    "output_attentions",
-                                    "output_hidden_states",
-                                    "return_dict",
-                                    "gradient_checkpointing",
-                                    "use_bfloat16",
-                                    "chunk_size_feed_forward",
-                                    "torchscript",
-                                    "prefix",
-                                    "finetuning_task",
-                                    "max_length",
-                                    "max_new_tokens",
-                                    "min_length",
-                                    "num_beams",
-                                    "length_penalty",
-                                    "early_stopping",
-                                    "no_repeat_ngram_size",
-                                    "repetition_penalty",
-                                    "do_sample"};
+static const char *const known[] = {
+    "d_model",
+    "d_kv",
+    "d_ff",
+    "num_layers",
+    "num_decoder_layers",
+    "num_heads",
+    "relative_attention_num_buckets",
+    "relative_attention_max_distance",
+    "dropout_rate",
+    "layer_norm_epsilon",
+    "initializer_factor",
+    "feed_forward_proj",
+    "dense_act_fn",
+    "is_gated_act",
+    "n_positions",
+    "scale_decoder_outputs",
+    "classifier_dropout",
+};
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
@@ -93,11 +50,12 @@ enum { FEEDS = sizeof feeds / sizeof *feeds };
 /* Files repeat the activation in other words, and there these win. */
 static neb_status check_repeated(const json_t *j, const struct feed *f)
 {
-    const json_t *act = json_object_get(j, "dense_act_fn"), *gated = json_object_get(j, "is_gated_act");
-    if (act && !json_is_null(act) && strcmp(json_string_value(act) ? json_string_value(act) : "", f->act))
-        return refuse("dense_act_fn", "contradicts feed_forward_proj");
-    if (json_is_boolean(gated) && json_is_true(gated) != f->gated)
-        return refuse("is_gated_act", "contradicts feed_forward_proj");
+    const char *act;
+    bool gated;
+    NEB_TRY(neb__hf_text(j, "dense_act_fn", &act));
+    NEB_TRY(neb__hf_flag(j, "is_gated_act", f->gated, &gated));
+    if (act && strcmp(act, f->act)) return neb__hf_refuse("dense_act_fn", "contradicts feed_forward_proj");
+    if (gated != f->gated) return neb__hf_refuse("is_gated_act", "contradicts feed_forward_proj");
     return NEB_OK;
 }
 
@@ -129,16 +87,15 @@ static neb_status read_sizes(const json_t *j, struct neb_model_config *m)
     NEB_TRY(neb__hf_whole(j, "relative_attention_num_buckets", 32, &m->relative_buckets));
     NEB_TRY(neb__hf_whole(j, "relative_attention_max_distance", 128, &m->relative_distance));
     NEB_TRY(neb__hf_whole(j, "n_positions", 512, &m->max_positions));
-    if (!m->head_dim || !m->ffn) return refuse(m->ffn ? "d_kv" : "d_ff", "0 is not supported");
-    if (!m->decoder_layers) return refuse("num_decoder_layers", "0 is not supported");
+    if (!m->head_dim || !m->ffn) return neb__hf_refuse(m->ffn ? "d_kv" : "d_ff", "0 is not supported");
+    if (!m->decoder_layers) return neb__hf_refuse("num_decoder_layers", "0 is not supported");
     return NEB_OK;
 }
 
 neb_status neb__hf_t5_read(const struct json_t *j, struct neb_hf_config *c, struct neb_model_config *m)
 {
     NEB_TRY(neb__hf_known_keys(j, known, sizeof known / sizeof *known));
-    if (json_is_false(json_object_get(j, "is_encoder_decoder")))
-        return refuse("is_encoder_decoder", "false is not supported");
+    NEB_TRY(neb__hf_only(j, "is_encoder_decoder", true));
     NEB_TRY(read_sizes(j, m));
     NEB_TRY(read_feed(j, c, m));
     NEB_TRY(neb__hf_real(j, "layer_norm_epsilon", 1e-6, &m->norm_eps));
@@ -149,11 +106,10 @@ neb_status neb__hf_t5_read(const struct json_t *j, struct neb_hf_config *c, stru
     NEB_TRY(neb__hf_token(j, "decoder_start_token_id", &c->start));
     if (c->pad < 0) c->pad = 0;
     if (c->start < 0) c->start = c->pad;
-    const json_t *scaled = json_object_get(j, "scale_decoder_outputs");
     m->attention_dropout = m->dropout;
     const bool t5 = !strcmp(json_string_value(json_object_get(j, "model_type")), "t5");
     m->tied = c->tied;
-    m->head_scale = json_is_boolean(scaled) ? json_is_true(scaled) : t5 && c->tied;
+    NEB_TRY(neb__hf_flag(j, "scale_decoder_outputs", t5 && c->tied, &m->head_scale));
     m->bias = m->attention_scale = false;
     NEB_TRY(neb__opts_set(neb__model_options, m, "kind", "encoder-decoder"));
     NEB_TRY(neb__opts_set(neb__model_options, m, "positions", "relative"));

@@ -124,9 +124,13 @@ static neb_status check_beginning(const json_t *j)
 
 static neb_status read_object(const json_t *j, struct adapter_in *e)
 {
-    const char *key, *type = json_string_value(json_object_get(j, "peft_type"));
-    const char *bias = json_string_value(json_object_get(j, "bias"));
+    const char *key, *type, *bias;
+    bool rslora;
     json_t *value;
+    NEB_TRY(neb__hf_text(j, "peft_type", &type));
+    NEB_TRY(neb__hf_text(j, "bias", &bias));
+    NEB_TRY(neb__hf_flag(j, "use_dora", false, &e->dora));
+    NEB_TRY(neb__hf_flag(j, "use_rslora", false, &rslora));
     e->ia3 = type && !strcmp(type, "IA3");
     e->prompt = type && !strcmp(type, "PROMPT_TUNING");
     e->prefix = type && !strcmp(type, "PREFIX_TUNING");
@@ -136,21 +140,16 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
     NEB_TRY(check_beginning(j));
     json_object_foreach((json_t *)(uintptr_t)j, key, value)
     {
-        bool off = json_is_null(value) || json_is_false(value) ||
-                   (json_is_object(value) && !json_object_size(value)) ||
-                   (json_is_array(value) && !json_array_size(value));
-        if (!off && !is_harmless(key))
+        if (!neb__hf_says_nothing(value) && !is_harmless(key))
             return refuse(key, "is not known here and may change what is computed");
     }
     if (e->ia3) return NEB_OK;
     if (e->prompt || e->prefix) return read_prompt_config(j, e);
-    e->dora = json_is_true(json_object_get(j, "use_dora"));
     NEB_TRY(neb__hf_whole(j, "r", -1, &e->rank));
     NEB_TRY(neb__hf_real(j, "lora_alpha", 8, &e->alpha)); /* the library's default */
     NEB_TRY(neb__hf_real(j, "lora_dropout", 0, &e->dropout));
     if (e->rank < 1 || e->rank > 4096) return refuse("r", "is not a rank from 1 to 4096");
-    if (json_is_true(json_object_get(j, "use_rslora")))
-        e->alpha *= sqrt((double)e->rank); /* counts alpha / sqrt(r) */
+    if (rslora) e->alpha *= sqrt((double)e->rank); /* counts alpha / sqrt(r) */
     return NEB_OK;
 }
 
