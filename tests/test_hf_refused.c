@@ -82,6 +82,8 @@ static void wrong_folders_are_answered(void **state)
         {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",
          "{\"weight_map\": {\"a\": 3}}", NEB_ERR_CORRUPT, "has no file"},
         {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",
+         "{\"weight_map\": {\"a\": \"\"}}", NEB_ERR_CORRUPT, "a file without a name"},
+        {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",
          "{\"weight_map\": {\"a\": \"absent.safetensors\"}}", NEB_ERR_NOTFOUND, "absent"},
     };
     check_log_quiet();
@@ -125,6 +127,50 @@ static void config_and_tensors_must_agree(void **state)
     neb__buf_free(&bytes);
 }
 
+/* Two files have all tensors, two of them with other values; the index takes the token table from the second and the rest from the
+ * first. */
+static void the_index_says_which_file_has_a_tensor(void **state)
+{
+    (void)state;
+    static const char table[] = "model.embed_tokens.weight", norm[] = "model.norm.weight";
+    struct neb_st *st, *ours;
+    char path[700], from[700];
+    folder_copy("llama3", "config.json", "two");
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_recorded("llama3"));
+    assert_ok(neb__st_open(path, &st));
+    char index[16384] = "{\"weight_map\": {", *at = index + strlen(index);
+    for (int i = 0; i < neb__st_count(st); i++) {
+        const char *name = neb__st_at(st, i)->name;
+        at +=
+            sprintf(at, "%s\"%s\": \"%s.safetensors\"", i ? ", " : "", name, strcmp(name, table) ? "a" : "b");
+    }
+    strcpy(at, "}}");
+    folder_put("two", "model.safetensors.index.json", index);
+    for (int other = 0; other < 2; other++) {
+        const struct folder_edit edits[] = {
+            {table, NULL, false}, {table, table, true}, {norm, NULL, false}, {norm, norm, true}};
+        folder_tensors("llama3", "two", edits, other ? 4 : 0);
+        snprintf(from, sizeof from, "%s/model.safetensors", folder_in("two"));
+        snprintf(path, sizeof path, "%s/%s.safetensors", folder_in("two"), other ? "b" : "a");
+        assert_int_equal(rename(from, path), 0);
+    }
+    check_log_quiet();
+    assert_ok(neb__hf_import(folder_in("two"), folder_in("ours")));
+    check_log_restore();
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_in("ours"));
+    assert_ok(neb__st_open(path, &ours));
+    static const char *const names[][2] = {{table, "embed.token.weight"}, {norm, "decoder.norm.weight"}};
+    for (int i = 0; i < 2; i++) {
+        const struct neb_st_tensor *was = neb__st_find(st, names[i][0]),
+                                   *is = neb__st_find(ours, names[i][1]);
+        assert_true(was && is && was->size == is->size);
+        const uint8_t *x = was->data, *y = is->data;
+        assert_int_equal(x[was->size / 2] ^ (i ? 0 : 1), y[was->size / 2]);
+    }
+    neb__st_close(ours);
+    neb__st_close(st);
+}
+
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -150,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_folders_are_answered),
         cmocka_unit_test(config_and_tensors_must_agree),
+        cmocka_unit_test(the_index_says_which_file_has_a_tensor),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, folder_set_up, folder_tear_down);

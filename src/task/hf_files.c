@@ -19,7 +19,10 @@ struct neb_hf_files {
     const char *folder;
     struct neb_st *file[MAX_FILES];
     uint8_t *read[MAX_FILES]; /* of each tensor */
+    const char *name[MAX_FILES];
     int n;
+    json_t *index; /* owns the names; NULL: one file */
+    json_t *map;   /* of the index: tensor to file */
 };
 
 neb_status neb__hf_apart(const char *from, const char *to)
@@ -37,45 +40,45 @@ neb_status neb__hf_apart(const char *from, const char *to)
 static neb_status open_file(struct neb_hf_files *f, const char *name)
 {
     char path[NEB_MODEL_PATH + 300];
+    if (!*name) return neb__fail(NEB_ERR_CORRUPT, "the index names a file without a name");
     if (strchr(name, '/') || *name == '.' || strlen(name) > 255)
         return neb__fail(NEB_ERR_CORRUPT, "the index names the file '%.60s', which is not in the folder",
                          name);
     if (f->n == MAX_FILES) return neb__fail(NEB_ERR_CORRUPT, "the index names more than %d files", MAX_FILES);
     snprintf(path, sizeof path, "%s/%s", f->folder, name);
     NEB_TRY(neb__st_open(path, &f->file[f->n]));
+    f->name[f->n] = name;
     f->n++; /* it is closed from now on */
     f->read[f->n - 1] = NEB_NEW_ARRAY(uint8_t, (size_t)neb__st_count(f->file[f->n - 1]) + 1);
     return f->read[f->n - 1] ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a folder of tensors");
+}
+
+/* The number of an open file, or how many are open. */
+static int file_called(const struct neb_hf_files *f, const char *name)
+{
+    int i = 0;
+    while (i < f->n && strcmp(f->name[i], name)) i++;
+    return i;
 }
 
 /* {"weight_map": {tensor: file}}: each file once. */
 static neb_status open_index(struct neb_hf_files *f, const char *json, size_t n)
 {
     json_error_t error;
-    json_t *j = json_loadb(json, n, 0, &error), *value;
+    json_t *value;
     const char *key;
-    const char **seen = NEB_NEW_ARRAY(const char *, MAX_FILES);
-    neb_status status = NEB_OK;
-    if (!seen) status = neb__fail(NEB_ERR_NOMEM, "out of memory for an index");
-    json_t *map = json_object_get(j, "weight_map");
-    if (status == NEB_OK && !json_is_object(map))
-        status = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json has no weight_map");
-    if (status == NEB_OK) {
-        json_object_foreach(map, key, value)
-        {
-            const char *name = json_string_value(value);
-            int i = 0;
-            if (!name)
-                status = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json: '%.60s' has no file", key);
-            while (status == NEB_OK && i < f->n && strcmp(seen[i], name)) i++;
-            if (status == NEB_OK && i == f->n) status = open_file(f, name);
-            if (status == NEB_OK) seen[i] = name;
-            if (status != NEB_OK) break;
-        }
+    f->index = json_loadb(json, n, 0, &error);
+    f->map = json_object_get(f->index, "weight_map");
+    if (!json_is_object(f->map))
+        return neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json has no weight_map");
+    json_object_foreach(f->map, key, value)
+    {
+        const char *name = json_string_value(value);
+        if (!name)
+            return neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json: '%.60s' has no file", key);
+        if (file_called(f, name) == f->n) NEB_TRY(open_file(f, name));
     }
-    neb__free(seen);
-    json_decref(j);
-    return status;
+    return NEB_OK;
 }
 
 static neb_status open_all(struct neb_hf_files *f)
@@ -120,24 +123,30 @@ void neb__hf_files_close(struct neb_hf_files *f)
         neb__st_close(f->file[i]);
         neb__free(f->read[i]);
     }
+    json_decref(f->index);
     neb__free(f);
 }
 
 /* ---- finding ----------------------------------------------------------------------------------------------- */
+
+/* A tensor by this very name, in the file that the index says. */
+static const struct neb_st_tensor *find_named(const struct neb_hf_files *f, const char *name)
+{
+    const char *file = json_string_value(json_object_get(f->map, name));
+    if (!f->map) return neb__st_find(f->file[0], name);
+    return file ? neb__st_find(f->file[file_called(f, file)], name) : NULL;
+}
 
 /* Old files call a norm's weight gamma and its bias beta. */
 static const struct neb_st_tensor *find(const struct neb_hf_files *f, const char *name)
 {
     char old[200];
     const char *dot = strrchr(name, '.');
+    const struct neb_st_tensor *t = find_named(f, name);
+    if (t || !strstr(name, "LayerNorm")) return t;
     snprintf(old, sizeof old, "%.*s%s", dot ? (int)(dot - name) : 0, name,
              dot && !strcmp(dot, ".bias") ? ".beta" : ".gamma");
-    for (int i = 0; i < f->n; i++) {
-        const struct neb_st_tensor *t = neb__st_find(f->file[i], name);
-        if (!t && strstr(name, "LayerNorm")) t = neb__st_find(f->file[i], old);
-        if (t) return t;
-    }
-    return NULL;
+    return find_named(f, old);
 }
 
 /* An encoder-decoder's token table has four names; a file may hold any of them. */
