@@ -347,6 +347,57 @@ static void export_is_the_inverse_of_import(void **state)
     }
 }
 
+/* ---- numbers of tokens -------------------------------------------------------------------------------------------- */
+
+static json_t *config_in(const char *folder)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *j = json_load_file(path, 0, NULL);
+    assert_non_null(j);
+    return j;
+}
+
+/* As config.json had them; without those, as the tokenizer has them; null where there is no such token. */
+static void tokens_keep_their_numbers(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"pad_token_id", "bos_token_id", "eos_token_id",
+                                       "decoder_start_token_id"};
+    for (int k = 0; k < KINDS + PAIRS; k++) {
+        const char *name = k < KINDS ? kinds[k] : pairs[k - KINDS].name;
+        assert_ok(neb__hf_import(folder_recorded(name), folder_in("ours")));
+        assert_ok(neb__hf_export(folder_in("ours"), folder_in("numbers")));
+        json_t *was = config_in(folder_recorded(name)), *is = config_in(folder_in("numbers"));
+        for (int i = 0; i < 4; i++) {
+            const json_t *a = json_object_get(was, keys[i]), *b = json_object_get(is, keys[i]);
+            if (json_is_null(a) ? b && !json_is_null(b) : a && !json_equal(a, b))
+                fail_msg("%s: '%s' is another", name, keys[i]);
+        }
+        json_decref(was);
+        json_decref(is);
+        check_remove_dir(folder_in("ours"));
+        check_remove_dir(folder_in("numbers"));
+    }
+    folder_copy("llama3", "model.safetensors", "stops");
+    folder_config("llama3", "stops", "eos_token_id", "[7, 9]");
+    for (int known = 1; known >= 0; known--) {
+        char path[500];
+        assert_ok(neb__hf_import(folder_in("stops"), folder_in("ours")));
+        snprintf(path, sizeof path, "%s/token_numbers.json", folder_in("ours"));
+        if (!known) assert_int_equal(unlink(path), 0);
+        assert_ok(neb__hf_export(folder_in("ours"), folder_in("numbers")));
+        json_t *is = config_in(folder_in("numbers"));
+        const json_t *eos = json_object_get(is, "eos_token_id"), *bos = json_object_get(is, "bos_token_id");
+        if (known)
+            assert_true(json_array_size(eos) == 2 && json_integer_value(json_array_get(eos, 1)) == 9 &&
+                        json_integer_value(bos) == 1);
+        else
+            assert_true(json_is_null(eos) && json_is_null(bos));
+        json_decref(is);
+    }
+}
+
 /* ---- values of 16 bits -------------------------------------------------------------------------------------------- */
 
 /* Two bytes of every value stay: as bf16 the upper ones; as fp16 small whole numbers divided by 64. */
@@ -456,6 +507,7 @@ int main(void)
         cmocka_unit_test(translators_go_out_as_they_came),
         cmocka_unit_test(languages_are_asked_for),
         cmocka_unit_test(sentinels_are_part_of_a_text),
+        cmocka_unit_test(tokens_keep_their_numbers),
         cmocka_unit_test(values_of_16_bits_stay),
         cmocka_unit_test(numbering_is_the_tokenizers),
     };

@@ -175,6 +175,24 @@ static void values_have_one_type(void **state)
     check_log_restore();
 }
 
+static void numbers_of_tokens_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *changes, *says; /* says NULL: it is fine */
+    } list[] = {{"bert", "\"eos_token_id\": \"x\"", "'eos_token_id'"},
+                {"llama2", "\"eos_token_id\": [2, null]", "'eos_token_id'"},
+                {"llama2", "\"pad_token_id\": true", "'pad_token_id'"},
+                {"gpt2", "\"bos_token_id\": -2", "'bos_token_id'"},
+                {"llama2", "\"eos_token_id\": [2, 3], \"pad_token_id\": -1", NULL}};
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        refused(list[i].kind, list[i].changes, list[i].says ? NEB_ERR_CORRUPT : NEB_OK,
+                list[i].says ? list[i].says : "");
+    refused("m2m100", "\"pad_token_id\": 0", NEB_ERR_UNSUPPORTED, "'pad_token_id': only 1");
+    check_log_restore();
+}
+
 /* Its class has a window of 4096 where the file has no such key; null is no window. */
 static void mistral_has_a_window(void **state)
 {
@@ -211,6 +229,7 @@ int main(void)
         cmocka_unit_test(unknown_keys_are_refused_by_name),
         cmocka_unit_test(rotary_positions_are_said_once),
         cmocka_unit_test(values_have_one_type),
+        cmocka_unit_test(numbers_of_tokens_are_checked),
         cmocka_unit_test(mistral_has_a_window),
     };
     return cmocka_run_group_tests(tests, folder_set_up, folder_tear_down);

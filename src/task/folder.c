@@ -221,6 +221,7 @@ static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, con
     }
     /* how conversations are written belongs to the tokenizer, and so do the tokens that end a text */
     NEB_TRY(copy_beside(path, from, "chat_template.jinja"));
+    NEB_TRY(copy_beside(path, from, "token_numbers.json"));
     if (f->task && !strcmp(f->task, "causal")) NEB_TRY(copy_beside(path, from, "generation_config.json"));
     NEB_TRY(copy_file(from, path, name));
     return neb__model_yaml_set_tokenizer(f, name);

@@ -73,20 +73,25 @@ static inline bool neb__hf_has_decoder(enum neb_hf_kind kind)
     return kind >= NEB_HF_GPT2;
 }
 
+struct json_t;
+
 struct neb_hf_config {
     enum neb_hf_kind kind;
     int64_t skip; /* rows in front of the position table that stand for padding */
     bool tied;
-    int64_t pad, bos, eos, start; /* encoder-decoders: numbers of tokens; -1: not given */
+    int64_t pad, bos, eos, start; /* numbers of tokens; -1: not given */
 };
 
 /* The bytes of a config.json: sizes and options into `model`, which has its defaults.
  *   NEB_ERR_CORRUPT, NEB_ERR_UNSUPPORTED */
 neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_config *model,
                                struct neb_hf_config *out);
-/* The JSON of a model, appended. */
+/* The JSON of a model, appended. numbers: of tokens (neb__hf_token_numbers_read()), or NULL. */
 neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
-                                const struct neb_tok *tok, struct neb_buf *out);
+                                const struct neb_tok *tok, const struct json_t *numbers, struct neb_buf *out);
+
+/* The number of the token that XLM-R pads with: its position table has a row more in front. */
+int64_t neb__hf_xlmr_pad(const struct json_t *numbers);
 
 /* The tensors in their file that make up a parameter of ours. */
 struct neb_hf_source {
@@ -106,7 +111,6 @@ const char *neb__hf_decoder_bias(enum neb_hf_kind kind);
 /* How many of the `rows` of a parameter of ours the i-th of its tensors has. */
 int64_t neb__hf_part_rows(const struct neb_arch *a, const struct neb_hf_source *s, int64_t rows, int i);
 
-struct json_t;
 neb_status neb__hf_activation(const struct json_t *j, const char *key, struct neb_model_config *m);
 const char *neb__hf_activation_name(const struct neb_model_config *m);
 
@@ -130,7 +134,7 @@ neb_status neb__hf_whole(const struct json_t *j, const char *key, int64_t fallba
 neb_status neb__hf_real(const struct json_t *j, const char *key, double fallback, double *out);
 neb_status neb__hf_flag(const struct json_t *j, const char *key, bool fallback, bool *out);
 neb_status neb__hf_text(const struct json_t *j, const char *key, const char **out); /* fallback: NULL */
-/* The number of a token, the first one of a list; -1: not given. */
+/* The number of a token, the first one of a list; -1: not given, or -1 there. */
 neb_status neb__hf_token(const struct json_t *j, const char *key, int64_t *out);
 /* A boolean that has this value, or is not there. NEB_ERR_UNSUPPORTED */
 neb_status neb__hf_only(const struct json_t *j, const char *key, bool value);
@@ -180,6 +184,14 @@ neb_status neb__hf_tokenizer_carry(const char *from, const char *to);
 /* Writes those of a model folder of ours for their library. */
 neb_status neb__hf_tokenizer_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
                                    const struct neb_tok *tok, const char *to);
+
+/* ---- hf_token_numbers.c: which tokens config.json names ----------------------------------------------------------- */
+
+/* From the config.json of a folder to token_numbers.json of one of ours. */
+neb_status neb__hf_token_numbers_bring(const char *from, const char *to);
+/* pad_token_id, bos_token_id, eos_token_id, and perhaps decoder_start_token_id of a folder of ours, which has `tok` (NULL: none); null: no
+ * such token. Owes a json_decref(). */
+neb_status neb__hf_token_numbers_read(const char *folder, const struct neb_tok *tok, struct json_t **out);
 
 /* ---- hf_config_seq2seq.c: config.json of Marian, M2M100, BART and mBART ---------------------------------- */
 

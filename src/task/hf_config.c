@@ -93,7 +93,6 @@ static neb_status check_keys(const json_t *j, enum neb_hf_kind kind)
 
 static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb_model_config *m)
 {
-    int64_t pad = 0;
     NEB_TRY(neb__hf_whole(j, "vocab_size", -1, &m->vocab));
     NEB_TRY(neb__hf_whole(j, "hidden_size", -1, &m->hidden));
     NEB_TRY(neb__hf_whole(j, "num_hidden_layers", -1, &m->layers));
@@ -101,14 +100,13 @@ static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb
     NEB_TRY(neb__hf_whole(j, "intermediate_size", -1, &m->ffn));
     NEB_TRY(neb__hf_whole(j, "max_position_embeddings", -1, &m->max_positions));
     NEB_TRY(neb__hf_whole(j, "type_vocab_size", 2, &m->types));
-    NEB_TRY(neb__hf_whole(j, "pad_token_id", c->kind == NEB_HF_XLMR ? 1 : 0, &pad));
     NEB_TRY(neb__hf_real(j, "layer_norm_eps", 1e-12, &m->norm_eps));
     NEB_TRY(neb__hf_real(j, "hidden_dropout_prob", 0.1, &m->dropout));
     NEB_TRY(neb__hf_real(j, "attention_probs_dropout_prob", 0.1, &m->attention_dropout));
     NEB_TRY(neb__hf_activation(j, "hidden_act", m));
     if (c->kind == NEB_HF_ELECTRA) NEB_TRY(neb__hf_whole(j, "embedding_size", m->hidden, &m->embedding));
     if (c->kind == NEB_HF_XLMR) {
-        c->skip = pad + 1;
+        c->skip = (c->pad < 0 ? 1 : c->pad) + 1;
         if (m->max_positions <= c->skip)
             return neb__fail(NEB_ERR_CORRUPT, "config.json, 'max_position_embeddings': is too small");
         m->max_positions -= c->skip;
@@ -188,6 +186,10 @@ static neb_status read_object(const json_t *j, struct neb_model_config *m, struc
     /* the classes of Llama and its relatives, but for Gemma, are untied where the file does not say it */
     NEB_TRY(neb__hf_flag(j, "tie_word_embeddings", !neb__hf_is_llama(c->kind) || c->kind == NEB_HF_GEMMA,
                          &c->tied));
+    NEB_TRY(neb__hf_token(j, "pad_token_id", &c->pad));
+    NEB_TRY(neb__hf_token(j, "bos_token_id", &c->bos));
+    NEB_TRY(neb__hf_token(j, "eos_token_id", &c->eos));
+    NEB_TRY(neb__hf_token(j, "decoder_start_token_id", &c->start));
     if (neb__hf_is_t5(c->kind)) return neb__hf_t5_read(j, c, m);
     if (neb__hf_is_seq2seq(c->kind)) return neb__hf_seq2seq_read(j, c, m);
     if (neb__hf_is_llama(c->kind)) return neb__hf_decoder_read(j, c->kind, m);
@@ -250,10 +252,10 @@ const char *neb__hf_activation_name(const struct neb_model_config *m)
     return !strcmp(m->activation, "gelu_tanh") ? "gelu_new" : m->activation;
 }
 
-static int token(const struct neb_tok *tok, enum neb_special which, int fallback)
+int64_t neb__hf_xlmr_pad(const json_t *numbers)
 {
-    int id = tok ? neb__tok_special(tok, which) : -1;
-    return id < 0 ? fallback : id;
+    const json_t *pad = json_object_get(numbers, "pad_token_id");
+    return json_is_integer(pad) ? json_integer_value(pad) : 1;
 }
 
 static neb_status write_bert(const struct neb_model_yaml *f, enum neb_hf_kind kind, const struct neb_arch *a,
@@ -261,7 +263,7 @@ static neb_status write_bert(const struct neb_model_yaml *f, enum neb_hf_kind ki
 {
     static const char *const types[] = {"bert", "xlm-roberta", "electra"};
     const struct neb_model_config *m = &f->model;
-    int64_t pad = json_integer_value(json_object_get(j, "pad_token_id"));
+    const int64_t pad = neb__hf_xlmr_pad(j);
     json_t *more = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:f}", "model_type", types[kind],
         "hidden_size", (json_int_t)a->hidden, "num_hidden_layers", (json_int_t)a->layers,
@@ -271,6 +273,7 @@ static neb_status write_bert(const struct neb_model_yaml *f, enum neb_hf_kind ki
         "hidden_dropout_prob", m->dropout, "attention_probs_dropout_prob", m->attention_dropout, "hidden_act",
         neb__hf_activation_name(m), "initializer_range", m->init_deviation);
     bool bad = !more || json_object_update(j, more);
+    if (kind == NEB_HF_XLMR) bad |= json_object_set_new(j, "pad_token_id", json_integer(pad)) != 0;
     if (kind == NEB_HF_ELECTRA)
         bad |= json_object_set_new(j, "embedding_size", json_integer(a->embedding)) != 0;
     if (a->head == NEB_HEAD_CLASS) {
@@ -320,11 +323,8 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
 {
     struct neb_arch a;
     NEB_TRY(neb__model_config_check(&f->model, &a));
-    json_t *more =
-        json_pack("{s:[s], s:I, s:i, s:i, s:i, s:b, s:s}", "architectures", class_of(f, kind), "vocab_size",
-                  (json_int_t)a.vocab, "pad_token_id", token(tok, NEB_TOK_PAD, kind == NEB_HF_XLMR ? 1 : 0),
-                  "bos_token_id", token(tok, NEB_TOK_BOS, 0), "eos_token_id", token(tok, NEB_TOK_EOS, 0),
-                  "tie_word_embeddings", a.tied, "torch_dtype", "float32");
+    json_t *more = json_pack("{s:[s], s:I, s:b, s:s}", "architectures", class_of(f, kind), "vocab_size",
+                             (json_int_t)a.vocab, "tie_word_embeddings", a.tied, "torch_dtype", "float32");
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
     if (bad) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
@@ -347,12 +347,12 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
 }
 
 neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
-                                const struct neb_tok *tok, struct neb_buf *out)
+                                const struct neb_tok *tok, const json_t *numbers, struct neb_buf *out)
 {
     if (!*class_of(f, kind))
         return neb__fail(NEB_ERR_UNSUPPORTED,
                          "transformers has no class for a model of this kind with head '%s'", f->model.head);
-    json_t *j = json_object();
+    json_t *j = numbers ? json_copy((json_t *)(uintptr_t)numbers) : json_object();
     if (!j) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
     neb_status status = write_object(f, kind, tok, j, out);
     json_decref(j);

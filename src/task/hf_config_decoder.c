@@ -299,6 +299,7 @@ neb_status neb__hf_decoder_write(const struct neb_model_yaml *f, const struct ne
                   a->gelu_gate ? "gelu_pytorch_tanh" : "silu", "initializer_range", m->init_deviation);
     bool bad = !more || json_object_update(j, more) || add_rope(m, j);
     json_decref(more);
+    if (kind == NEB_HF_MISTRAL) bad |= json_object_set_new(j, "sliding_window", json_null()) != 0;
     if (kind == NEB_HF_GEMMA)
         bad |= json_object_set_new(j, "hidden_activation", json_string("gelu_pytorch_tanh")) != 0;
     if (kind == NEB_HF_LLAMA || kind == NEB_HF_QWEN3 || kind == NEB_HF_GEMMA)

@@ -174,14 +174,22 @@ neb_status neb__hf_text(const json_t *j, const char *key, const char **out)
     return NEB_OK;
 }
 
+static bool is_token(const json_t *v)
+{
+    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= INT32_MAX;
+}
+
 neb_status neb__hf_token(const json_t *j, const char *key, int64_t *out)
 {
-    const json_t *v = json_object_get(j, key);
-    if (json_is_array(v)) v = json_array_get(v, 0);
+    const json_t *v = json_object_get(j, key), *first = v;
+    bool bad = false;
+    if (json_is_array(v)) first = json_array_get(v, 0);
+    for (size_t i = 0; json_is_array(v) && i < json_array_size(v); i++)
+        bad |= !is_token(json_array_get(v, i));
     *out = -1;
-    if (!v || json_is_null(v)) return NEB_OK;
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
-        return wrong(key, "is not the number of a token");
-    *out = json_integer_value(v);
+    if (neb__hf_says_nothing(v) && !json_is_false(v)) return NEB_OK;
+    if (json_is_integer(v) && json_integer_value(v) == -1) return NEB_OK; /* as old Llamas say it */
+    if (bad || !is_token(first)) return wrong(key, "is not the number of a token");
+    *out = json_integer_value(first);
     return NEB_OK;
 }

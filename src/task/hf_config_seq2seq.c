@@ -117,10 +117,8 @@ neb_status neb__hf_seq2seq_read(const struct json_t *j, struct neb_hf_config *c,
     NEB_TRY(neb__hf_real(j, "dropout", 0.1, &m->dropout));
     NEB_TRY(neb__hf_real(j, "attention_dropout", c->kind == NEB_HF_M2M100 ? 0.1 : 0, &m->attention_dropout));
     NEB_TRY(neb__hf_activation(j, "activation_function", m));
-    NEB_TRY(neb__hf_token(j, "pad_token_id", &c->pad));
-    NEB_TRY(neb__hf_token(j, "bos_token_id", &c->bos));
-    NEB_TRY(neb__hf_token(j, "eos_token_id", &c->eos));
-    NEB_TRY(neb__hf_token(j, "decoder_start_token_id", &c->start));
+    if (c->kind == NEB_HF_M2M100 && c->pad >= 0 && c->pad != 1) /* its positions begin behind this number */
+        return neb__hf_refuse("pad_token_id", "only 1 is supported for m2m_100");
     NEB_TRY(neb__hf_flag(j, "scale_embedding", f->scaled, &m->embedding_scale));
     m->embedding_norm = f->embedding_norm;
     m->head_bias = f->bias;
@@ -162,7 +160,9 @@ neb_status neb__hf_seq2seq_write(const struct neb_model_yaml *f, const struct ne
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
     const int64_t start = neb__hf_start_of(f, tok);
-    if (start >= 0) bad |= json_object_set_new(j, "decoder_start_token_id", json_integer(start)) != 0;
+    if (start >= 0 && !json_object_get(j, "decoder_start_token_id"))
+        bad |= json_object_set_new(j, "decoder_start_token_id", json_integer(start)) != 0;
+    if (kind == NEB_HF_M2M100) bad |= json_object_set_new(j, "pad_token_id", json_integer(1)) != 0;
     if (kind == NEB_HF_MARIAN) {
         bad |= json_object_set_new(j, "decoder_vocab_size", json_integer(a->vocab)) != 0;
         bad |= json_object_set_new(j, "share_encoder_decoder_embeddings", json_true()) != 0;

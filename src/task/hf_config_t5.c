@@ -100,10 +100,6 @@ neb_status neb__hf_t5_read(const struct json_t *j, struct neb_hf_config *c, stru
     NEB_TRY(read_feed(j, c, m));
     NEB_TRY(neb__hf_real(j, "layer_norm_epsilon", 1e-6, &m->norm_eps));
     NEB_TRY(neb__hf_real(j, "dropout_rate", 0.1, &m->dropout));
-    NEB_TRY(neb__hf_token(j, "pad_token_id", &c->pad));
-    NEB_TRY(neb__hf_token(j, "bos_token_id", &c->bos));
-    NEB_TRY(neb__hf_token(j, "eos_token_id", &c->eos));
-    NEB_TRY(neb__hf_token(j, "decoder_start_token_id", &c->start));
     if (c->pad < 0) c->pad = 0;
     if (c->start < 0) c->start = c->pad;
     m->attention_dropout = m->dropout;
@@ -164,9 +160,13 @@ neb_status neb__hf_t5_write(const struct neb_model_yaml *f, const struct neb_arc
         "scale_decoder_outputs", a->head_scale, "is_encoder_decoder", 1);
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
+    if (json_is_null(json_object_get(j, "bos_token_id"))) bad |= json_object_del(j, "bos_token_id") != 0;
     const int64_t start = neb__hf_start_of(f, tok);
-    bad |= json_object_set_new(j, "decoder_start_token_id", json_integer(start >= 0 ? start : 0)) != 0;
-    bad |= json_object_del(j, "bos_token_id") != 0;
-    if (!tok) bad |= json_object_set_new(j, "eos_token_id", json_integer(1)) != 0;
+    if (!json_object_get(j, "decoder_start_token_id"))
+        bad |= json_object_set_new(j, "decoder_start_token_id", json_integer(start >= 0 ? start : 0)) != 0;
+    if (json_is_null(json_object_get(j, "pad_token_id")))
+        bad |= json_object_set_new(j, "pad_token_id", json_integer(0)) != 0;
+    if (!tok && json_is_null(json_object_get(j, "eos_token_id")))
+        bad |= json_object_set_new(j, "eos_token_id", json_integer(1)) != 0;
     return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "store/safetensors.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ struct export
     neb_params *params;
     struct neb_model *model;
     struct neb_tok *tok;
+    json_t *numbers; /* of tokens */
     struct neb_st_tensor *list;
     char(*names)[192];
     float **values; /* (count), owned */
@@ -162,13 +164,6 @@ neb_status neb__hf_kind_of_base(const struct neb_model_yaml *f, enum neb_hf_kind
     return kind_of(f, true, out);
 }
 
-static neb_status choose_kind(struct export *e)
-{
-    NEB_TRY(neb__hf_kind_of(&e->folder, &e->kind));
-    e->pad = e->kind == NEB_HF_XLMR || e->kind == NEB_HF_BART || e->kind == NEB_HF_MBART ? 2 : 0;
-    return NEB_OK;
-}
-
 /* The model without LoRA: loading merges it. */
 static neb_status load(struct export *e)
 {
@@ -180,7 +175,11 @@ static neb_status load(struct export *e)
     neb_params_trainable(e->params, "*", false);
     NEB_TRY(neb_params_ready(e->params, e->device, 1));
     NEB_TRY(neb__folder_load(&e->folder, e->model, NULL, true, &n));
-    return e->folder.tokenizer ? neb__folder_tokenizer(&e->folder, &e->tok) : NEB_OK;
+    if (e->folder.tokenizer) NEB_TRY(neb__folder_tokenizer(&e->folder, &e->tok));
+    NEB_TRY(neb__hf_token_numbers_read(e->folder.path, e->tok, &e->numbers));
+    e->pad = e->kind == NEB_HF_BART || e->kind == NEB_HF_MBART ? 2 : 0;
+    if (e->kind == NEB_HF_XLMR) e->pad = neb__hf_xlmr_pad(e->numbers) + 1;
+    return NEB_OK;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
@@ -280,7 +279,7 @@ static neb_status write_config(const struct export *e)
     char path[NEB_MODEL_PATH + 64];
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
-    neb_status status = neb__hf_config_write(&e->folder, e->kind, e->tok, &text);
+    neb_status status = neb__hf_config_write(&e->folder, e->kind, e->tok, e->numbers, &text);
     snprintf(path, sizeof path, "%s/config.json", e->to);
     if (status == NEB_OK) status = neb__file_replace(path, text.data, text.len, 0644);
     neb__buf_free(&text);
@@ -289,7 +288,7 @@ static neb_status write_config(const struct export *e)
 
 static neb_status export(struct export *e)
 {
-    NEB_TRY(choose_kind(e));
+    NEB_TRY(neb__hf_kind_of(&e->folder, &e->kind));
     NEB_TRY(load(e));
     NEB_TRY(neb__file_make_dir(e->to, 0755));
     NEB_TRY(write_tensors(e));
@@ -309,6 +308,7 @@ neb_status neb__hf_export(const char *from, const char *to)
     neb__free(e.list);
     neb__free(e.names);
     neb__tok_close(e.tok);
+    json_decref(e.numbers);
     neb__model_destroy(e.model);
     neb_params_destroy(e.params);
     neb_device_close(e.device);

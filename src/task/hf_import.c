@@ -271,6 +271,7 @@ static neb_status import(struct import *m, const char *to)
     neb__hf_files_name_unread(m->files, &m->config);
     NEB_TRY(neb__folder_begin(&m->folder, to, *tokenizer ? tokenizer : NULL));
     NEB_TRY(neb__hf_tokenizer_bring(m->from, &m->config, &m->folder, to));
+    NEB_TRY(neb__hf_token_numbers_bring(m->from, to));
     return neb__model_yaml_write(&m->folder, to);
 }
 

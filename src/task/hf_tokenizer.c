@@ -266,7 +266,7 @@ neb_status neb__hf_tokenizer_carry(const char *from, const char *to)
 {
     bool there;
     for (int i = 0; i < CARRIED; i++) NEB_TRY(copy(from, carried[i], to, carried[i], &there));
-    return NEB_OK;
+    return copy(from, "token_numbers.json", to, "token_numbers.json", &there);
 }
 
 /* A tokenizer that cannot be opened is of no use, and one with more tokens than the model belongs to another model. */
