@@ -73,10 +73,8 @@ neb_status neb__file_replace(const char *path, const void *data, size_t n, mode_
     return neb__file_sync_parent(path);
 }
 
-neb_status neb__file_read(const char *path, struct neb_buf *out)
+static neb_status read_all(int fd, const char *path, struct neb_buf *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return io_error("cannot open", path);
     struct stat st;
     neb_status status = NEB_OK;
     if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
@@ -93,9 +91,39 @@ neb_status neb__file_read(const char *path, struct neb_buf *out)
         if (r <= 0) break;
         out->len += (size_t)r;
     }
-    close(fd);
     if (status == NEB_ERR_NOSPACE)
         return neb__fail(status, "%s is larger than the %zu bytes allowed", path, out->max);
+    return status;
+}
+
+neb_status neb__file_read(const char *path, struct neb_buf *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return io_error("cannot open", path);
+    neb_status status = read_all(fd, path, out);
+    close(fd);
+    return status;
+}
+
+neb_status neb__file_open_plain(const char *path, int *out)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe would wait for its writer */
+    if (fd < 0) return io_error("cannot open", path);
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return neb__fail(NEB_ERR_IO, "%s is not a plain file", path);
+    }
+    *out = fd;
+    return NEB_OK;
+}
+
+neb_status neb__file_read_plain(const char *path, struct neb_buf *out)
+{
+    int fd;
+    NEB_TRY(neb__file_open_plain(path, &fd));
+    neb_status status = read_all(fd, path, out);
+    close(fd);
     return status;
 }
 

@@ -14,6 +14,10 @@ neb_status neb__file_replace(const char *path, const void *data, size_t n, mode_
 /* Appends the content of `path` to `out`. NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_NOSPACE (larger than out->max
  * allows), NEB_ERR_NOMEM. */
 neb_status neb__file_read(const char *path, struct neb_buf *out);
+/* The same for a file of a folder that somebody else made: a pipe or a device, which may never end, is NEB_ERR_IO. */
+neb_status neb__file_read_plain(const char *path, struct neb_buf *out);
+/* Such a file, open for reading. It owes a close(). */
+neb_status neb__file_open_plain(const char *path, int *out);
 
 /* fsync of the folder that holds `path`, so that a rename or a new name is durable. */
 neb_status neb__file_sync_parent(const char *path);

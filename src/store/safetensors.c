@@ -8,10 +8,10 @@
  * Sums and products are checked against overflow before they are used. */
 #include "store/safetensors.h"
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -188,14 +188,10 @@ neb_status neb__st_open_bytes(const void *p, size_t n, struct neb_st **out)
 
 neb_status neb__st_open(const char *path, struct neb_st **out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat info;
-    if (fd < 0 || fstat(fd, &info)) {
-        neb_status status = neb__fail(errno == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "cannot open %s: %s",
-                                      path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return status;
-    }
+    struct stat info = {.st_size = 0};
+    int fd;
+    NEB_TRY(neb__file_open_plain(path, &fd));
+    if (fstat(fd, &info)) info.st_size = 0;
     size_t n = info.st_size > 0 ? (size_t)info.st_size : 0;
     void *map = n ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     int e = errno;

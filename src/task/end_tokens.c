@@ -26,7 +26,7 @@ static neb_status load(const char *folder, const char *name, json_t **out)
     snprintf(path, sizeof path, "%s/%s", folder, name);
     if (access(path, F_OK)) return NEB_OK;
     neb__buf_init(&text, 16 << 20);
-    neb_status status = neb__file_read(path, &text);
+    neb_status status = neb__file_read_plain(path, &text);
     if (status == NEB_OK) {
         json_t *j = json_loadb((const char *)text.data, text.len, 0, &e);
         if (json_is_object(j))

@@ -187,7 +187,7 @@ static neb_status copy_file(const char *from, const char *path, const char *name
     char file[NEB_MODEL_PATH + 32];
     struct neb_buf bytes;
     neb__buf_init(&bytes, 256u << 20);
-    neb_status status = neb__file_read(from, &bytes);
+    neb_status status = neb__file_read_plain(from, &bytes);
     snprintf(file, sizeof file, "%s/%.31s", path, name);
     if (status == NEB_OK) status = neb__file_replace(file, bytes.data, bytes.len, 0600);
     neb__buf_free(&bytes);

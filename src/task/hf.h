@@ -145,6 +145,9 @@ struct neb_hf_files;
 /* NEB_ERR_INVALID: a path is too long, or `to` is the folder `from`, which would be overwritten. */
 neb_status neb__hf_apart(const char *from, const char *to);
 
+/* Makes the folder. Its description, which is written last, goes first: what is left behind by an error is no model. */
+neb_status neb__hf_begin_folder(const char *to, const char *description, mode_t mode);
+
 /* model.safetensors, or several with an index. A successful open owes a close.
  *   NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT … */
 neb_status neb__hf_files_open(const char *folder, struct neb_hf_files **out);

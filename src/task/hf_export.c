@@ -290,7 +290,7 @@ static neb_status export(struct export *e)
 {
     NEB_TRY(neb__hf_kind_of(&e->folder, &e->kind));
     NEB_TRY(load(e));
-    NEB_TRY(neb__file_make_dir(e->to, 0755));
+    NEB_TRY(neb__hf_begin_folder(e->to, "config.json", 0755));
     NEB_TRY(write_tensors(e));
     NEB_TRY(neb__hf_tokenizer_write(&e->folder, e->kind, e->tok, e->to));
     NEB_TRY(neb__sentence_export(e->folder.path, e->to, e->model->arch.hidden));

@@ -7,11 +7,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <fnmatch.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_FILES = 512, MAX_JSON = 64 << 20, NAMED = 8 };
 
@@ -33,6 +35,15 @@ neb_status neb__hf_apart(const char *from, const char *to)
     if (!stat(from, &a) && !stat(to, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
         return neb__fail(NEB_ERR_INVALID, "%s cannot be written over itself: give another folder", from);
     return NEB_OK;
+}
+
+neb_status neb__hf_begin_folder(const char *to, const char *description, mode_t mode)
+{
+    char path[NEB_MODEL_PATH + 64];
+    NEB_TRY(neb__file_make_dir(to, mode));
+    snprintf(path, sizeof path, "%s/%s", to, description);
+    if (!unlink(path) || errno == ENOENT) return NEB_OK;
+    return neb__fail(NEB_ERR_IO, "cannot replace %s: %s", path, strerror(errno));
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
@@ -96,7 +107,7 @@ static neb_status open_all(struct neb_hf_files *f)
             f->folder);
     struct neb_buf text;
     neb__buf_init(&text, MAX_JSON);
-    neb_status status = neb__file_read(path, &text);
+    neb_status status = neb__file_read_plain(path, &text);
     if (status == NEB_OK) status = open_index(f, (const char *)text.data, text.len);
     neb__buf_free(&text);
     return status;

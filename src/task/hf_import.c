@@ -26,6 +26,7 @@ struct import {
     neb_params *params; /* described, never ready */
     struct neb_model *model;
     struct neb_st_tensor *list; /* ours, one a parameter */
+    struct neb_sentence *sentence;
 };
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
@@ -229,9 +230,8 @@ static neb_status make(void *arg, int number, neb_st_put put, void *sink)
     return NEB_OK;
 }
 
-static neb_status write_params(struct import *m, const char *to)
+static neb_status plan_params(struct import *m)
 {
-    char file[NEB_MODEL_PATH + 32];
     NEB_TRY(neb_params_create(&m->params));
     NEB_TRY(neb__model_create(&m->folder.model, &m->folder.peft, "", NULL, m->params, &m->model));
     if (m->params->failed != NEB_OK) return m->params->failed;
@@ -239,9 +239,14 @@ static neb_status write_params(struct import *m, const char *to)
     m->list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)n);
     if (!m->list) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d parameters", n);
     for (int i = 0; i < n; i++) NEB_TRY(describe(m, neb_params_at(m->params, i), &m->list[i]));
-    NEB_TRY(neb__file_make_dir(to, 0700));
+    return NEB_OK;
+}
+
+static neb_status write_params(struct import *m, const char *to)
+{
+    char file[NEB_MODEL_PATH + 32];
     snprintf(file, sizeof file, "%s/model.safetensors", to);
-    return neb__st_write_made(file, m->list, n, NULL, 0600, make, m);
+    return neb__st_write_made(file, m->list, neb_params_count(m->params), NULL, 0600, make, m);
 }
 
 /* ---- files --------------------------------------------------------------------------------------------- */
@@ -252,13 +257,47 @@ static neb_status read_config(struct import *m)
     struct neb_buf text;
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/config.json", m->from);
-    neb_status status = neb__file_read(path, &text);
+    neb_status status = neb__file_read_plain(path, &text);
     if (status == NEB_OK)
         status = neb__hf_config_read((const char *)text.data, text.len, &m->folder.model, &m->config);
     neb__buf_free(&text);
     return status;
 }
 
+/* A tokenizer that reads large letters as small ones. */
+static neb_status check_lower(const struct import *m, const char *tokenizer)
+{
+    static const char large[] = "THE QUICK BROWN FOX JUMPS OVER \303\204 LAZY DOG",
+                      small[] = "the quick brown fox jumps over \303\244 lazy dog";
+    const struct neb_tok_cfg cfg = neb__folder_tok_cfg(&m->folder);
+    struct neb_tok *tok;
+    struct neb_buf a, b;
+    NEB_TRY(neb__tok_open(tokenizer, &cfg, &tok));
+    neb__buf_init(&a, 1 << 16);
+    neb__buf_init(&b, 1 << 16);
+    neb_status status = neb__tok_encode(tok, large, sizeof large - 1, &a);
+    if (status == NEB_OK) status = neb__tok_encode(tok, small, sizeof small - 1, &b);
+    if (status == NEB_OK && (a.len != b.len || memcmp(a.data, b.data, a.len) != 0))
+        status = neb__fail(NEB_ERR_UNSUPPORTED,
+                           "%s: do_lower_case of sentence_bert_config.json is set, but the tokenizer keeps "
+                           "large letters",
+                           m->from);
+    neb__buf_free(&a);
+    neb__buf_free(&b);
+    neb__tok_close(tok);
+    return status;
+}
+
+static neb_status check_sentences(struct import *m, const char *tokenizer)
+{
+    bool lowers;
+    if (m->model->arch.kind != NEB_ENCODER) return NEB_OK;
+    NEB_TRY(neb__sentence_read(m->from, m->model->arch.hidden, &m->sentence));
+    NEB_TRY(neb__sentence_lowers(m->from, &lowers));
+    return lowers && *tokenizer ? check_lower(m, tokenizer) : NEB_OK;
+}
+
+/* All that can be checked comes before the first file is written. */
 static neb_status import(struct import *m, const char *to)
 {
     char tokenizer[NEB_MODEL_PATH + 64];
@@ -266,8 +305,11 @@ static neb_status import(struct import *m, const char *to)
     NEB_TRY(neb__hf_files_open(m->from, &m->files));
     NEB_TRY(choose_head(m));
     NEB_TRY(neb__hf_tokenizer_find(m->from, &m->config, &m->folder, tokenizer, sizeof tokenizer));
+    NEB_TRY(plan_params(m));
+    NEB_TRY(check_sentences(m, tokenizer));
+    NEB_TRY(neb__hf_begin_folder(to, "model.yaml", 0700));
     NEB_TRY(write_params(m, to));
-    if (m->model->arch.kind == NEB_ENCODER) NEB_TRY(neb__sentence_import(m->from, to, m->model->arch.hidden));
+    NEB_TRY(neb__sentence_write(m->sentence, to));
     neb__hf_files_name_unread(m->files, &m->config);
     NEB_TRY(neb__folder_begin(&m->folder, to, *tokenizer ? tokenizer : NULL));
     NEB_TRY(neb__hf_tokenizer_bring(m->from, &m->config, &m->folder, to));
@@ -286,6 +328,7 @@ neb_status neb__hf_import(const char *from, const char *to)
     neb__hf_files_close(m->files);
     neb__model_destroy(m->model);
     neb_params_destroy(m->params);
+    neb__sentence_close(m->sentence);
     neb__free(m->list);
     neb__model_yaml_free(&m->folder);
     neb__free(m);

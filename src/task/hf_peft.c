@@ -266,7 +266,7 @@ static neb_status write_adapter(struct adapter_out *e, const char *to)
         return neb__fail(NEB_ERR_UNSUPPORTED, "%s has no %s in a layer that the peft library could name",
                          e->folder.path, e->ia3 ? "IA3" : "LoRA");
     NEB_TRY(all_placed(e));
-    NEB_TRY(neb__file_make_dir(to, 0755));
+    NEB_TRY(neb__hf_begin_folder(to, "adapter_config.json", 0755));
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", to);
     NEB_TRY(neb__st_write(path, e->list, e->n, NULL, 0644));
     return write_config(e, to);

@@ -160,7 +160,7 @@ static neb_status read_config(struct adapter_in *e)
     json_error_t error;
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/adapter_config.json", e->from);
-    neb_status status = neb__file_read(path, &text);
+    neb_status status = neb__file_read_plain(path, &text);
     json_t *j = status == NEB_OK ? json_loadb((const char *)text.data, text.len, 0, &error) : NULL;
     if (status == NEB_OK && !json_is_object(j))
         status = neb__fail(NEB_ERR_CORRUPT, "adapter_config.json: %s", j ? "not a JSON object" : error.text);
@@ -428,6 +428,7 @@ static neb_status build(struct adapter_in *e, const char *to)
     NEB_TRY(take_all(e));
     NEB_TRY(set_peft(e));
     NEB_TRY(check_model(e));
+    NEB_TRY(neb__hf_begin_folder(to, "model.yaml", 0700));
     snprintf(path, sizeof path, "%s/%.200s", e->folder.path, e->folder.tokenizer ? e->folder.tokenizer : "");
     NEB_TRY(neb__folder_begin(&e->folder, to, e->folder.tokenizer ? path : NULL));
     NEB_TRY(neb__hf_tokenizer_carry(e->folder.path, to));

@@ -25,7 +25,7 @@ static neb_status read_json(const char *folder, const char *name, json_t **out)
     json_error_t e;
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    neb_status status = neb__file_read(path, &text);
+    neb_status status = neb__file_read_plain(path, &text);
     json_t *j = status == NEB_OK ? json_loadb((const char *)text.data, text.len, 0, &e) : NULL;
     neb__buf_free(&text);
     NEB_TRY(status);

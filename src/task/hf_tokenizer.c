@@ -40,7 +40,7 @@ static neb_status copy(const char *from, const char *name, const char *to, const
     if (!*there) return NEB_OK;
     neb__buf_init(&bytes, MAX_COPY);
     snprintf(path, sizeof path, "%s/%s", from, name);
-    neb_status status = neb__file_read(path, &bytes);
+    neb_status status = neb__file_read_plain(path, &bytes);
     snprintf(path, sizeof path, "%s/%s", to, as);
     if (status == NEB_OK) status = neb__file_replace(path, bytes.data, bytes.len, 0644);
     neb__buf_free(&bytes);

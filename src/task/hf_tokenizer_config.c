@@ -42,7 +42,7 @@ static neb_status load(const char *from, const char *name, json_t **out)
         return *out ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %s", name);
     }
     neb__buf_init(&text, MAX_JSON);
-    neb_status status = neb__file_read(path, &text);
+    neb_status status = neb__file_read_plain(path, &text);
     if (status == NEB_OK) {
         json_t *j = json_loadb((const char *)text.data, text.len, JSON_DECODE_INT_AS_REAL, &e);
         if (json_is_object(j))

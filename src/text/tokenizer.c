@@ -393,9 +393,9 @@ static neb_status open_group(const char *path, const char *second, struct neb_to
     char third[1024];
     NEB_TRY(neb__tok_third_file(path, third, sizeof third));
     for (int i = 0; i < 3; i++) neb__buf_init(&file[i], MAX_MODEL);
-    neb_status status = neb__file_read(path, &file[0]);
-    if (status == NEB_OK) status = neb__file_read(second, &file[1]);
-    if (status == NEB_OK && *third && !access(third, F_OK)) status = neb__file_read(third, &file[2]);
+    neb_status status = neb__file_read_plain(path, &file[0]);
+    if (status == NEB_OK) status = neb__file_read_plain(second, &file[1]);
+    if (status == NEB_OK && *third && !access(third, F_OK)) status = neb__file_read_plain(third, &file[2]);
     if (status == NEB_OK) {
         status = open_read(group_of(path), file, out);
         if (status != NEB_OK) neb__error_prefix("%s", path);
@@ -413,7 +413,7 @@ neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct
     int wordpiece = n > 4 && !strcmp(path + n - 4, ".txt");
     struct neb_buf file;
     neb__buf_init(&file, MAX_MODEL);
-    neb_status status = neb__file_read(path, &file);
+    neb_status status = neb__file_read_plain(path, &file);
     if (status == NEB_OK &&
         (status = neb__tok_open_bytes(file.data, file.len, wordpiece, cfg, out)) != NEB_OK)
         neb__error_prefix("%s", path);
