@@ -347,124 +347,6 @@ static void export_is_the_inverse_of_import(void **state)
     }
 }
 
-/* ---- numbers of tokens -------------------------------------------------------------------------------------------- */
-
-static json_t *config_in(const char *folder)
-{
-    char path[700];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    json_t *j = json_load_file(path, 0, NULL);
-    assert_non_null(j);
-    return j;
-}
-
-/* As config.json had them; without those, as the tokenizer has them; null where there is no such token. */
-static void tokens_keep_their_numbers(void **state)
-{
-    (void)state;
-    static const char *const keys[] = {"pad_token_id", "bos_token_id", "eos_token_id",
-                                       "decoder_start_token_id"};
-    for (int k = 0; k < KINDS + PAIRS; k++) {
-        const char *name = k < KINDS ? kinds[k] : pairs[k - KINDS].name;
-        assert_ok(neb__hf_import(folder_recorded(name), folder_in("ours")));
-        assert_ok(neb__hf_export(folder_in("ours"), folder_in("numbers")));
-        json_t *was = config_in(folder_recorded(name)), *is = config_in(folder_in("numbers"));
-        for (int i = 0; i < 4; i++) {
-            const json_t *a = json_object_get(was, keys[i]), *b = json_object_get(is, keys[i]);
-            if (json_is_null(a) ? b && !json_is_null(b) : a && !json_equal(a, b))
-                fail_msg("%s: '%s' is another", name, keys[i]);
-        }
-        json_decref(was);
-        json_decref(is);
-        check_remove_dir(folder_in("ours"));
-        check_remove_dir(folder_in("numbers"));
-    }
-    folder_copy("llama3", "model.safetensors", "stops");
-    folder_config("llama3", "stops", "eos_token_id", "[7, 9]");
-    for (int known = 1; known >= 0; known--) {
-        char path[500];
-        assert_ok(neb__hf_import(folder_in("stops"), folder_in("ours")));
-        snprintf(path, sizeof path, "%s/token_numbers.json", folder_in("ours"));
-        if (!known) assert_int_equal(unlink(path), 0);
-        assert_ok(neb__hf_export(folder_in("ours"), folder_in("numbers")));
-        json_t *is = config_in(folder_in("numbers"));
-        const json_t *eos = json_object_get(is, "eos_token_id"), *bos = json_object_get(is, "bos_token_id");
-        if (known)
-            assert_true(json_array_size(eos) == 2 && json_integer_value(json_array_get(eos, 1)) == 9 &&
-                        json_integer_value(bos) == 1);
-        else
-            assert_true(json_is_null(eos) && json_is_null(bos));
-        json_decref(is);
-    }
-}
-
-/* ---- values of 16 bits -------------------------------------------------------------------------------------------- */
-
-/* Two bytes of every value stay: as bf16 the upper ones; as fp16 small whole numbers divided by 64. */
-static void write_halves(const char *kind, bool bf16, const char *to)
-{
-    struct neb_st *st;
-    char path[700];
-    snprintf(path, sizeof path, "%s/model.safetensors", folder_recorded(kind));
-    assert_ok(neb__st_open(path, &st));
-    const int n = neb__st_count(st);
-    struct neb_st_tensor *list = calloc((size_t)n, sizeof *list);
-    assert_non_null(list);
-    for (int i = 0; i < n; i++) {
-        list[i] = *neb__st_at(st, i);
-        const size_t count = list[i].size / 4;
-        uint16_t *half = malloc(2 * count);
-        assert_non_null(half);
-        for (size_t k = 0; k < count; k++) {
-            memcpy(&half[k], (const uint8_t *)list[i].data + 4 * k + 2, 2);
-            if (!bf16)
-                half[k] =
-                    (uint16_t)((k % 7 ? 0x3C00 : 0x0003) + (k * 31 & 0x83FF)); /* 1 … 2, and subnormal ones */
-        }
-        list[i].type = bf16 ? NEB_ST_BF16 : NEB_ST_F16;
-        list[i].size /= 2;
-        list[i].data = half;
-    }
-    folder_copy(kind, "config.json", to);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder_in(to));
-    assert_ok(neb__st_write(path, list, n, NULL, 0644));
-    for (int i = 0; i < n; i++) free((void *)(uintptr_t)list[i].data);
-    free(list);
-    neb__st_close(st);
-}
-
-/* Import keeps them, and so does a folder that is written while they are frozen. */
-static void values_of_16_bits_stay(void **state)
-{
-    (void)state;
-    neb_device *device;
-    assert_ok(neb_device_open("cpu", NULL, &device));
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct neb_ready m;
-        struct neb_buf a, b;
-        char path[500];
-        write_halves("llama2", bf16, "halves");
-        assert_ok(neb__hf_import(folder_in("halves"), folder_in("kept")));
-        assert_ok(neb__ready_open(folder_in("kept"), NULL, device, &m));
-        assert_ok(neb__folder_write(&m.folder, folder_in("written"), m.model, NULL));
-        snprintf(path, sizeof path, "%s/model.safetensors", folder_in("kept"));
-        folder_read(path, &a);
-        struct neb_st *st;
-        assert_ok(neb__st_open(path, &st));
-        for (int i = 0; i < neb__st_count(st); i++)
-            assert_int_equal(neb__st_at(st, i)->type, bf16 ? NEB_ST_BF16 : NEB_ST_F16);
-        neb__st_close(st);
-        snprintf(path, sizeof path, "%s/model.safetensors", folder_in("written"));
-        folder_read(path, &b);
-        assert_int_equal(a.len, b.len);
-        assert_memory_equal(a.data, b.data, a.len);
-        neb__buf_free(&a);
-        neb__buf_free(&b);
-        neb__ready_close(&m);
-    }
-    neb_device_close(device);
-}
-
 /* ---- tokenizers ------------------------------------------------------------------------------------------------- */
 
 /* The tokenizer, not the kind of the model, says how ids are numbered. */
@@ -507,8 +389,6 @@ int main(void)
         cmocka_unit_test(translators_go_out_as_they_came),
         cmocka_unit_test(languages_are_asked_for),
         cmocka_unit_test(sentinels_are_part_of_a_text),
-        cmocka_unit_test(tokens_keep_their_numbers),
-        cmocka_unit_test(values_of_16_bits_stay),
         cmocka_unit_test(numbering_is_the_tokenizers),
     };
     return cmocka_run_group_tests(tests, folder_set_up, folder_tear_down);

@@ -5,9 +5,8 @@
  * that they scale, and the first segment's embedding with the positions. Adapters, prefixes and prompts have nothing to be merged with: a model without them would
  * compute something else and is refused. A table that is a difference to another model's takes what that one
  * lacks, so the other model is loaded first. */
-#include "task/folder.h"
+#include "task/folder_values.h"
 #include "base/mem.h"
-#include "store/safetensors.h"
 #include "tensor/narrow.h"
 
 #include <fnmatch.h>
@@ -32,6 +31,17 @@ static bool same_shape(const struct neb_st_tensor *t, const neb_param *p)
     return same;
 }
 
+static neb_status check_shape(const struct neb_st_tensor *t, const neb_param *p)
+{
+    int64_t shape[4] = {0};
+    const int rank = neb_param_shape(p, shape);
+    if (same_shape(t, p)) return NEB_OK;
+    return neb__fail(NEB_ERR_SHAPE,
+                     "%s is %" PRId64 " x %" PRId64 " in the folder, %" PRId64 " x %" PRId64 " in this model",
+                     t->name, t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, shape[0],
+                     rank > 1 ? shape[1] : 1);
+}
+
 /* w (out, in) += scale * b (out, rank) a (rank, in). The rows of w are those that b has. */
 static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_tensor *b, float scale,
                            float *w)
@@ -52,7 +62,7 @@ static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_te
 static const struct neb_st_tensor *added_tensor(const struct neb_st *st, const struct neb_model *m,
                                                 const char *stem, const char *which)
 {
-    char name[2][NEB_PATH + 32];
+    char name[2][2 * NEB_PATH + 32];
     for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s%s.%s", i ? m->prefix : "", stem, which);
     return neb_params_find(m->params, name[1]) ? NULL : neb__st_find(st, name[0]);
 }
@@ -168,13 +178,7 @@ static bool as_it_is(const struct neb_st_tensor *t, const struct neb_peft *peft,
 static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const struct neb_st_tensor *t,
                            const struct neb_model *m, neb_param *p)
 {
-    int64_t shape[4] = {0};
-    int rank = neb_param_shape(p, shape);
-    if (!same_shape(t, p))
-        return neb__fail(
-            NEB_ERR_SHAPE,
-            "%s is %" PRId64 " x %" PRId64 " in the folder, %" PRId64 " x %" PRId64 " in this model", t->name,
-            t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, shape[0], rank > 1 ? shape[1] : 1);
+    NEB_TRY(check_shape(t, p));
     if (as_it_is(t, peft, m, p)) return neb__narrow_put(p, t->data);
     float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
@@ -186,24 +190,40 @@ static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const
     return status;
 }
 
-/* A model without segments gets the folder's first segment as part of its positions. These come from the folder, too, where it
- * has them: the parameter may have rounded them. */
-static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
+/* The segments of a folder whose model has none: the first one is a part of the positions. NULL: nothing is to be folded. */
+static const struct neb_st_tensor *segments_to_fold(const struct neb_st *st, const struct neb_model *m)
 {
-    const struct neb_st_tensor *t = neb__st_find(st, "encoder.embed.type.weight"),
-                               *own = neb__st_find(st, "encoder.embed.position.weight");
-    neb_param *p = m->encoder.position;
+    if (m->encoder.type || !m->encoder.position || m->arch.positions != NEB_POSITIONS_LEARNED) return NULL;
+    return neb__st_find(st, "encoder.embed.type.weight");
+}
+
+/* values: of the positions p, to which the first segment is added. */
+static neb_status add_segment(const struct neb_st_tensor *t, const neb_param *p, float *values)
+{
     int64_t shape[4];
-    if (!t || m->encoder.type || !p || m->arch.positions != NEB_POSITIONS_LEARNED) return NEB_OK;
     neb_param_shape(p, shape);
     if (t->rank != 2 || t->shape[0] < 1 || t->shape[1] != shape[1])
         return neb__fail(NEB_ERR_SHAPE, "%s has another width than this model", t->name);
-    size_t n = (size_t)neb_param_values(p), types = (size_t)(t->shape[0] * t->shape[1]);
-    float *values = neb__malloc((n + types) * sizeof *values);
+    const size_t n = (size_t)neb_param_values(p), types = (size_t)(t->shape[0] * t->shape[1]);
+    float *segments = neb__malloc(types * sizeof *segments);
+    if (!segments) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
+    neb_status status = neb__st_to_f32(t, segments);
+    for (size_t i = 0; status == NEB_OK && i < n; i++) values[i] += segments[i % (size_t)shape[1]];
+    neb__free(segments);
+    return status;
+}
+
+/* The positions come from the folder, too, where it has them: the parameter may have rounded them. */
+static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
+{
+    const struct neb_st_tensor *t = segments_to_fold(st, m),
+                               *own = neb__st_find(st, "encoder.embed.position.weight");
+    neb_param *p = m->encoder.position;
+    if (!t) return NEB_OK;
+    float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
     neb_status status = own && same_shape(own, p) ? neb__st_to_f32(own, values) : neb_param_read(p, values);
-    if (status == NEB_OK) status = neb__st_to_f32(t, values + n);
-    for (size_t i = 0; status == NEB_OK && i < n; i++) values[i] += values[n + i % (size_t)shape[1]];
+    if (status == NEB_OK) status = add_segment(t, p, values);
     if (status == NEB_OK) status = neb_param_write(p, values);
     neb__free(values);
     return status;
@@ -270,4 +290,74 @@ neb_status neb__folder_load(const struct neb_model_yaml *f, struct neb_model *m,
     neb_status status = load_all(st, f, m, match, all, loaded);
     neb__st_close(st);
     return status;
+}
+
+/* ---- one parameter after the other ----------------------------------------------------------------------- */
+
+neb_status neb__folder_values_open(const struct neb_model_yaml *f, const struct neb_model *m,
+                                   struct neb_folder_values *out)
+{
+    char file[NEB_MODEL_PATH + 32];
+    *out = (struct neb_folder_values){.model = m};
+    NEB_TRY(neb__peft_config_check(&f->peft, &out->peft));
+    snprintf(file, sizeof file, "%s/model.safetensors", f->path);
+    NEB_TRY(neb__st_open(file, &out->st));
+    return keeps_additions(out->st, f, &out->peft, m, NULL);
+}
+
+void neb__folder_values_close(struct neb_folder_values *v)
+{
+    neb__st_close(v->st);
+}
+
+static bool has_addition(const struct neb_folder_values *v, const char *stem)
+{
+    static const char *const which[] = {"lora.a", "ia3.out", "ia3.in"};
+    for (int i = 0; i < 3; i++)
+        if (added_tensor(v->st, v->model, stem, which[i])) return true;
+    return false;
+}
+
+/* Whether merge_additions() would change it. */
+static bool is_merged(const struct neb_folder_values *v, const struct neb_st_tensor *t)
+{
+    char stem[NEB_PATH], part[NEB_PATH + 8];
+    struct neb_weight_part list[3];
+    const char *last = strrchr(t->name, '.');
+    if ((!v->peft.lora && !v->peft.ia3) || !last || last - t->name >= NEB_PATH) return false;
+    snprintf(stem, sizeof stem, "%.*s", (int)(last - t->name), t->name);
+    const char *dot = strrchr(stem, '.');
+    for (int i = neb__weight_parts(&v->model->arch, stem, list) - 1; i >= 0; i--) {
+        snprintf(part, sizeof part, "%.*s.%s", dot ? (int)(dot - stem) : 0, stem, list[i].name);
+        if (has_addition(v, part)) return true;
+    }
+    return has_addition(v, stem);
+}
+
+static neb_status find_tensor(const struct neb_folder_values *v, const neb_param *p,
+                              const struct neb_st_tensor **out)
+{
+    const char *name = neb__folder_name(v->model, p);
+    *out = name ? neb__st_find(v->st, name) : NULL;
+    if (!*out) return neb__fail(NEB_ERR_NOTFOUND, "the folder has no parameter '%s'", neb_param_name(p));
+    return check_shape(*out, p);
+}
+
+neb_status neb__folder_values_plain(const struct neb_folder_values *v, const neb_param *p,
+                                    const struct neb_st_tensor **out)
+{
+    const struct neb_st_tensor *t;
+    NEB_TRY(find_tensor(v, p, &t));
+    const bool folded = p == v->model->encoder.position && segments_to_fold(v->st, v->model);
+    *out = folded || is_merged(v, t) ? NULL : t;
+    return NEB_OK;
+}
+
+neb_status neb__folder_values_make(const struct neb_folder_values *v, const neb_param *p, float *values)
+{
+    const struct neb_st_tensor *t, *segments = segments_to_fold(v->st, v->model);
+    NEB_TRY(find_tensor(v, p, &t));
+    NEB_TRY(neb__st_to_f32(t, values));
+    NEB_TRY(merge_additions(v->st, &v->peft, v->model, t, values));
+    return segments && p == v->model->encoder.position ? add_segment(segments, p, values) : NEB_OK;
 }

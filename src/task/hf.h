@@ -20,6 +20,9 @@ neb_status neb__hf_import(const char *from, const char *to);
  *   NEB_ERR_UNSUPPORTED names what has no counterpart */
 neb_status neb__hf_export(const char *from, const char *to);
 
+/* The same with files of at most `limit` bytes, or one tensor; neb__hf_export() has 5 GB. */
+neb_status neb__hf_export_cut(const char *from, const char *to, uint64_t limit);
+
 /* Adapters of the peft library (a folder with adapter_config.json and adapter_model.safetensors): LoRA, on any linear layer
  * of a layer. `base` is a model folder of ours; the model folder `to` gets its weights and LoRA beside them.
  *   NEB_ERR_UNSUPPORTED names the option, NEB_ERR_NOTFOUND the layer that the base does not have */
@@ -86,9 +89,11 @@ struct neb_hf_config {
  *   NEB_ERR_CORRUPT, NEB_ERR_UNSUPPORTED */
 neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_config *model,
                                struct neb_hf_config *out);
-/* The JSON of a model, appended. numbers: of tokens (neb__hf_token_numbers_read()), or NULL. */
+/* The JSON of a model, appended. numbers: of tokens (neb__hf_token_numbers_read()), or NULL. type: of the
+ * tensors. */
 neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
-                                const struct neb_tok *tok, const struct json_t *numbers, struct neb_buf *out);
+                                const struct neb_tok *tok, const struct json_t *numbers,
+                                enum neb_st_type type, struct neb_buf *out);
 
 /* The number of the token that XLM-R pads with: its position table has a row more in front. */
 int64_t neb__hf_xlmr_pad(const struct json_t *numbers);
@@ -166,6 +171,12 @@ void neb__hf_files_forget(const struct neb_hf_files *f, const struct neb_st_tens
                           const struct neb_st_tensor *part);
 /* Warns of tensors that nobody read, by their names. */
 void neb__hf_files_name_unread(const struct neb_hf_files *f, const struct neb_hf_config *c);
+
+/* ---- hf_export_tensors.c ------------------------------------------------------------------------------------- */
+
+/* Writes the tensors of a folder of ours. pad: rows in front of a position table. *type: that all have, or F32. */
+neb_status neb__hf_export_tensors(const struct neb_model_yaml *folder, enum neb_hf_kind kind, int64_t pad,
+                                  const char *to, uint64_t limit, enum neb_st_type *type);
 
 /* ---- hf_tied.c: whether the output is the token table --------------------------------------------------------- */
 

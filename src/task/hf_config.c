@@ -323,8 +323,8 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
 {
     struct neb_arch a;
     NEB_TRY(neb__model_config_check(&f->model, &a));
-    json_t *more = json_pack("{s:[s], s:I, s:b, s:s}", "architectures", class_of(f, kind), "vocab_size",
-                             (json_int_t)a.vocab, "tie_word_embeddings", a.tied, "torch_dtype", "float32");
+    json_t *more = json_pack("{s:[s], s:I, s:b}", "architectures", class_of(f, kind), "vocab_size",
+                             (json_int_t)a.vocab, "tie_word_embeddings", a.tied);
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
     if (bad) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
@@ -347,14 +347,20 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
 }
 
 neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
-                                const struct neb_tok *tok, const json_t *numbers, struct neb_buf *out)
+                                const struct neb_tok *tok, const json_t *numbers, enum neb_st_type type,
+                                struct neb_buf *out)
 {
+    static const char *const types[NEB_ST_TYPE_COUNT] = {
+        [NEB_ST_F16] = "float16", [NEB_ST_BF16] = "bfloat16"};
     if (!*class_of(f, kind))
         return neb__fail(NEB_ERR_UNSUPPORTED,
                          "transformers has no class for a model of this kind with head '%s'", f->model.head);
     json_t *j = numbers ? json_copy((json_t *)(uintptr_t)numbers) : json_object();
     if (!j) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
-    neb_status status = write_object(f, kind, tok, j, out);
+    neb_status status = NEB_OK;
+    if (json_object_set_new(j, "torch_dtype", json_string(types[type] ? types[type] : "float32")))
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
+    if (status == NEB_OK) status = write_object(f, kind, tok, j, out);
     json_decref(j);
     return status;
 }

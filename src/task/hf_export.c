@@ -9,28 +9,21 @@
 #include "task/hf.h"
 #include "task/sentence.h"
 #include "base/file.h"
-#include "base/mem.h"
-#include "store/safetensors.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+
+/* transformers cuts there, too. */
+static const uint64_t FILE_LIMIT = 5000000000;
 
 struct export
 {
     const char *to;
     struct neb_model_yaml folder;
     enum neb_hf_kind kind;
-    int64_t pad; /* rows in front of the position table */
-    neb_device *device;
-    neb_params *params;
-    struct neb_model *model;
     struct neb_tok *tok;
     json_t *numbers; /* of tokens */
-    struct neb_st_tensor *list;
-    char(*names)[192];
-    float **values; /* (count), owned */
-    int count, room;
 };
 
 struct wrong {
@@ -164,154 +157,55 @@ neb_status neb__hf_kind_of_base(const struct neb_model_yaml *f, enum neb_hf_kind
     return kind_of(f, true, out);
 }
 
-/* The model without LoRA: loading merges it. */
-static neb_status load(struct export *e)
-{
-    struct neb_device_config one = {.threads = 1};
-    int n;
-    NEB_TRY(neb_device_open("cpu", &one, &e->device));
-    NEB_TRY(neb_params_create(&e->params));
-    NEB_TRY(neb__model_create(&e->folder.model, NULL, "", NULL, e->params, &e->model));
-    neb_params_trainable(e->params, "*", false);
-    NEB_TRY(neb_params_ready(e->params, e->device, 1));
-    NEB_TRY(neb__folder_load(&e->folder, e->model, NULL, true, &n));
-    if (e->folder.tokenizer) NEB_TRY(neb__folder_tokenizer(&e->folder, &e->tok));
-    NEB_TRY(neb__hf_token_numbers_read(e->folder.path, e->tok, &e->numbers));
-    e->pad = e->kind == NEB_HF_BART || e->kind == NEB_HF_MBART ? 2 : 0;
-    if (e->kind == NEB_HF_XLMR) e->pad = neb__hf_xlmr_pad(e->numbers) + 1;
-    return NEB_OK;
-}
-
-/* ---- tensors ------------------------------------------------------------------------------------------- */
-
-/* A new tensor of theirs; its values are to be filled in. */
-static neb_status add(struct export *e, const char *name, int64_t rows, int64_t cols, int rank, float **out)
-{
-    if (e->count == e->room) return neb__fail(NEB_ERR_INTERNAL, "more tensors than were counted");
-    float *values = neb__calloc((size_t)(rows * cols), sizeof *values);
-    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", name);
-    snprintf(e->names[e->count], sizeof *e->names, "%s", name);
-    e->list[e->count] = (struct neb_st_tensor){.name = e->names[e->count],
-                                               .type = NEB_ST_F32,
-                                               .rank = rank,
-                                               .shape = {rows, cols},
-                                               .data = values,
-                                               .size = (uint64_t)(rows * cols) * sizeof *values};
-    e->values[e->count++] = *out = values;
-    return NEB_OK;
-}
-
-static neb_status put(struct export *e, const neb_param *p, const float *from)
-{
-    struct neb_hf_source source;
-    int64_t shape[4] = {0};
-    int rank = neb_param_shape(p, shape);
-    int64_t cols = rank > 1 ? shape[1] : 1;
-    if (strstr(neb_param_name(p), ".embed.sinusoid.weight")) return NEB_OK; /* they compute it, too */
-    if (neb__hf_source(e->kind, neb_param_name(p), e->model->arch.head != NEB_HEAD_NONE, &source) != NEB_OK)
-        return neb__fail(NEB_ERR_UNSUPPORTED, "the parameter '%s' has no counterpart in a Hugging Face model",
-                         neb_param_name(p));
-    int64_t rows, skip = source.skips ? e->pad : 0;
-    for (int i = 0; i < source.parts; i++, from += rows * cols) {
-        float *to;
-        rows = neb__hf_part_rows(&e->model->arch, &source, shape[0], i);
-        const int64_t heads = e->model->arch.heads;
-        if (source.by_heads)
-            NEB_TRY(add(e, source.name[i], rows / heads, heads, 2, &to));
-        else
-            NEB_TRY(source.turned ? add(e, source.name[i], cols, rows, 2, &to)
-                                  : add(e, source.name[i], rows + skip, cols, rank, &to));
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < cols; c++)
-                to[source.turned ? c * rows + r : (r + skip) * cols + c] =
-                    from[r * cols + c] - (source.plus ? 1 : 0);
-    }
-    /* They add the bias of the output layer, which is another tensor where the output is not tied. */
-    if (e->kind > NEB_HF_XLMR || e->model->arch.tied || strcmp(neb_param_name(p), "head.bias")) return NEB_OK;
-    float *to;
-    NEB_TRY(add(e, neb__hf_decoder_bias(e->kind), shape[0], 1, 1, &to));
-    memcpy(to, e->values[e->count - 2], (size_t)shape[0] * sizeof *to);
-    return NEB_OK;
-}
-
-static neb_status put_all(struct export *e)
-{
-    float *values = neb__malloc((size_t)neb_params_values(e->params, false) * sizeof *values), *unused;
-    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for an export");
-    neb_status status = NEB_OK;
-    for (int i = 0; status == NEB_OK && i < neb_params_count(e->params); i++) {
-        status = neb_param_read(neb_params_at(e->params, i), values);
-        if (status == NEB_OK) status = put(e, neb_params_at(e->params, i), values);
-    }
-    neb__free(values);
-    /* Encoders there always have segments; a model that knows none adds zeros. */
-    struct neb_hf_source source;
-    if (status == NEB_OK && !neb__hf_has_decoder(e->kind) && e->kind != NEB_HF_DISTILBERT &&
-        !e->model->arch.types) {
-        status = neb__hf_source(e->kind, "encoder.embed.type.weight", e->model->arch.head != NEB_HEAD_NONE,
-                                &source);
-        if (status == NEB_OK) status = add(e, source.name[0], 1, e->model->arch.embedding, 2, &unused);
-    }
-    /* BART and Marian always have a bias of the output */
-    if (status == NEB_OK && e->kind != NEB_HF_M2M100 && neb__hf_is_seq2seq(e->kind) &&
-        !neb__hf_is_t5(e->kind) && !e->model->arch.head_bias)
-        status = add(e, "final_logits_bias", 1, e->model->arch.vocab, 2, &unused);
-    return status;
-}
-
-static neb_status write_tensors(struct export *e)
-{
-    char path[NEB_MODEL_PATH + 64];
-    e->room = 3 * neb_params_count(e->params) + 2;
-    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)e->room);
-    e->values = NEB_NEW_ARRAY(float *, (size_t)e->room);
-    e->names = neb__calloc((size_t)e->room, sizeof *e->names);
-    if (!e->list || !e->values || !e->names) return neb__fail(NEB_ERR_NOMEM, "out of memory for an export");
-    NEB_TRY(put_all(e));
-    snprintf(path, sizeof path, "%s/model.safetensors", e->to);
-    return neb__st_write(path, e->list, e->count, NULL, 0644);
-}
-
 /* ---- files --------------------------------------------------------------------------------------------- */
 
-static neb_status write_config(const struct export *e)
+static neb_status write_config(const struct export *e, enum neb_st_type type)
 {
     char path[NEB_MODEL_PATH + 64];
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
-    neb_status status = neb__hf_config_write(&e->folder, e->kind, e->tok, e->numbers, &text);
+    neb_status status = neb__hf_config_write(&e->folder, e->kind, e->tok, e->numbers, type, &text);
     snprintf(path, sizeof path, "%s/config.json", e->to);
     if (status == NEB_OK) status = neb__file_replace(path, text.data, text.len, 0644);
     neb__buf_free(&text);
     return status;
 }
 
-static neb_status export(struct export *e)
+/* Rows in front of the position table. */
+static int64_t padding_of(const struct export *e)
 {
-    NEB_TRY(neb__hf_kind_of(&e->folder, &e->kind));
-    NEB_TRY(load(e));
-    NEB_TRY(neb__hf_begin_folder(e->to, "config.json", 0755));
-    NEB_TRY(write_tensors(e));
-    NEB_TRY(neb__hf_tokenizer_write(&e->folder, e->kind, e->tok, e->to));
-    NEB_TRY(neb__sentence_export(e->folder.path, e->to, e->model->arch.hidden));
-    return write_config(e);
+    if (e->kind == NEB_HF_XLMR) return neb__hf_xlmr_pad(e->numbers) + 1;
+    return e->kind == NEB_HF_BART || e->kind == NEB_HF_MBART ? 2 : 0;
 }
 
-neb_status neb__hf_export(const char *from, const char *to)
+static neb_status export(struct export *e, uint64_t limit)
+{
+    struct neb_arch a;
+    enum neb_st_type type;
+    NEB_TRY(neb__hf_kind_of(&e->folder, &e->kind));
+    NEB_TRY(neb__model_config_check(&e->folder.model, &a));
+    if (e->folder.tokenizer) NEB_TRY(neb__folder_tokenizer(&e->folder, &e->tok));
+    NEB_TRY(neb__hf_token_numbers_read(e->folder.path, e->tok, &e->numbers));
+    NEB_TRY(neb__hf_begin_folder(e->to, "config.json", 0755));
+    NEB_TRY(neb__hf_export_tensors(&e->folder, e->kind, padding_of(e), e->to, limit, &type));
+    NEB_TRY(neb__hf_tokenizer_write(&e->folder, e->kind, e->tok, e->to));
+    NEB_TRY(neb__sentence_export(e->folder.path, e->to, a.hidden));
+    return write_config(e, type);
+}
+
+neb_status neb__hf_export_cut(const char *from, const char *to, uint64_t limit)
 {
     struct export e = {.to = to};
     NEB_TRY(neb__hf_apart(from, to));
     NEB_TRY(neb__model_yaml_read(from, &e.folder));
-    neb_status status = export(&e);
-    for (int i = 0; i < e.count; i++) neb__free(e.values[i]);
-    neb__free(e.values);
-    neb__free(e.list);
-    neb__free(e.names);
+    neb_status status = export(&e, limit);
     neb__tok_close(e.tok);
     json_decref(e.numbers);
-    neb__model_destroy(e.model);
-    neb_params_destroy(e.params);
-    neb_device_close(e.device);
     neb__model_yaml_free(&e.folder);
     return status;
+}
+
+neb_status neb__hf_export(const char *from, const char *to)
+{
+    return neb__hf_export_cut(from, to, FILE_LIMIT);
 }

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (neb__hf_config_read((const char *)data, size, &f.model, &c) == NEB_OK) {
         struct neb_buf out;
         neb__buf_init(&out, 1 << 20);
-        if (neb__hf_config_write(&f, c.kind, NULL, NULL, &out) == NEB_OK) {
+        if (neb__hf_config_write(&f, c.kind, NULL, NULL, NEB_ST_F32, &out) == NEB_OK) {
             if (neb__model_config_init(NULL, &m) != NEB_OK) abort();
             if (neb__hf_config_read((const char *)out.data, out.len, &m, &again) != NEB_OK) abort();
             if (again.kind != c.kind || m.hidden != f.model.hidden || m.layers != f.model.layers) abort();
