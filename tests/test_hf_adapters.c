@@ -112,6 +112,78 @@ static void nothing_is_written_over_itself(void **state)
     check_log_restore();
 }
 
+/* The recorded adapter (rank 2, alpha 6) with another rank and scale for some matrices, in which it computes the same: the pair of q_proj
+ * gets a third row and column of which one is zero, and its second matrix is halved. */
+static void put_ranks(const char *config)
+{
+    struct neb_st *st;
+    char path[700];
+    static float made[8][4096];
+    int used = 0;
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder_recorded("llama3_lora"));
+    assert_ok(neb__st_open(path, &st));
+    const int n = neb__st_count(st);
+    struct neb_st_tensor *list = calloc((size_t)n, sizeof *list);
+    assert_non_null(list);
+    for (int i = 0; i < n; i++) {
+        struct neb_st_tensor *t = &list[i];
+        *t = *neb__st_at(st, i);
+        const bool a = strstr(t->name, "lora_A") != NULL;
+        if (!strstr(t->name, "q_proj")) continue;
+        float *to = made[used++];
+        const float *from = t->data;
+        const int64_t rows = t->shape[0] + a, cols = t->shape[1] + !a;
+        assert_true(used <= 8 && rows * cols <= 4096);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++) {
+                const bool extra = r == t->shape[0] || c == t->shape[1];
+                to[r * cols + c] = extra ? (a ? 0.5f : 0) : from[r * t->shape[1] + c] * (a ? 1 : 0.5f);
+            }
+        t->shape[0] = rows;
+        t->shape[1] = cols;
+        t->size = (uint64_t)(rows * cols) * sizeof(float);
+        t->data = to;
+    }
+    folder_put("ranks", "adapter_config.json", config);
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder_in("ranks"));
+    assert_ok(neb__st_write(path, list, n, NULL, 0644));
+    free(list);
+    neb__st_close(st);
+}
+
+static void matrices_may_have_ranks_of_their_own(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {
+        "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 6, \"rank_pattern\": {\"q_proj\": 3}, "
+        "\"alpha_pattern\": {\"q_proj\": 18}}",
+        "{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 18, \"rank_pattern\": {\"v_proj\": 2, "
+        "\"mlp\\\\.up_proj\": 2}, \"alpha_pattern\": {\"v_proj\": 6, \"^model.layers.0.mlp.up_proj\": 6, "
+        "\"model.layers.1.mlp.up_proj\": 6, \"up_proj\": 1}}"};
+    neb_device *device;
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    assert_ok(neb__hf_import(folder_recorded("llama3"), folder_in("base")));
+    for (int k = 0; k < 2; k++) {
+        struct vectors v;
+        struct neb_ready m;
+        char path[700];
+        put_ranks(configs[k]);
+        assert_ok(neb__hf_import_adapter(folder_in("ranks"), folder_in("base"), folder_in("both")));
+        assert_ok(neb__hf_export_adapter(folder_in("both"), folder_in("adapter"))); /* all with rank 3 */
+        assert_ok(neb__hf_import_adapter(folder_in("adapter"), folder_in("base"), folder_in("again")));
+        snprintf(path, sizeof path, "%s/expect.bin", folder_recorded("llama3_lora"));
+        for (int i = 0; i < 4; i++) {
+            vectors_load(path, &v);
+            open_apart(folder_in(i < 2 ? "both" : "again"), device, &m);
+            assert_int_equal(m.folder.peft.lora_rank, 3);
+            folder_compare(&m, "llama3_lora", &v, i % 2);
+            neb__ready_close(&m);
+            vectors_free(&v);
+        }
+    }
+    neb_device_close(device);
+}
+
 /* peft takes a part of the base's weights away when it loads such adapters. */
 static void beginnings_that_change_the_base_are_refused(void **state)
 {
@@ -202,8 +274,17 @@ static void wrong_adapters_are_answered(void **state)
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_dora\": \"true\"}", NEB_ERR_CORRUPT, "'use_dora'"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"use_rslora\": 1}", NEB_ERR_CORRUPT, "'use_rslora'"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_bias\": true}", NEB_ERR_UNSUPPORTED, "'lora_bias'"},
-        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 4}}", NEB_ERR_UNSUPPORTED,
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 4}}", NEB_ERR_SHAPE,
+         "is needed"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"(q|v)_proj\": 4}}", NEB_ERR_UNSUPPORTED,
+         "regular expression"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 0}}", NEB_ERR_UNSUPPORTED,
          "'rank_pattern'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 2.5}}", NEB_ERR_UNSUPPORTED,
+         "'rank_pattern'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": [2]}", NEB_ERR_UNSUPPORTED, "'rank_pattern'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"alpha_pattern\": {\"q_proj\": \"6\"}}", NEB_ERR_UNSUPPORTED,
+         "'alpha_pattern'"},
         {"{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 6}", NEB_ERR_SHAPE, "is needed"},
         {"{\"peft_type\": \"LORA\", \"lora_alpha\": 6}", NEB_ERR_CORRUPT, "'r'"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_dropout\": 7}", NEB_ERR_CONFIG, "lora_dropout"},
@@ -241,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_compute_as_in_peft),
         cmocka_unit_test(nothing_is_written_over_itself),
+        cmocka_unit_test(matrices_may_have_ranks_of_their_own),
         cmocka_unit_test(beginnings_that_change_the_base_are_refused),
         cmocka_unit_test(wrong_adapters_are_answered),
     };

@@ -23,6 +23,8 @@ SEVEN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_p
 CASES = [  # family, method, its targets and options
     ("llama-2", "lora", dict(target_modules=["q_proj", "v_proj"], r=4, lora_alpha=12)),
     ("llama-3", "lora", dict(target_modules=SEVEN, r=3, lora_alpha=7)),
+    ("llama-3", "lora", dict(target_modules=SEVEN, r=3, lora_alpha=7, rank_pattern={"q_proj": 5, "model.layers.1.mlp.down_proj": 2},
+                             alpha_pattern={"v_proj": 16})),
     ("qwen2", "lora", dict(target_modules=["up_proj", "k_proj"], r=2, lora_alpha=2, use_rslora=True)),
     ("qwen3", "lora", dict(target_modules=["model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"], r=5, lora_alpha=10)),
     ("gpt2", "lora", dict(target_modules=["c_attn"], r=4, lora_alpha=8, fan_in_fan_out=True)),

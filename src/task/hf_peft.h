@@ -36,6 +36,27 @@ void neb__hf_matrices_free(struct neb_hf_matrices *m);
 
 const char *neb__hf_last_word(const char *name); /* q_proj of a.b.q_proj */
 
+/* ---- hf_peft_ranks.c: ranks and alphas of single matrices ----------------------------------------------------------- */
+
+enum { NEB_HF_MAX_RANK = 4096 };
+
+struct neb_hf_ranks {
+    int64_t rank; /* where no pattern says another */
+    double alpha;
+    bool rslora;
+    struct json_t *ranks, *alphas; /* patterns; NULL: none */
+};
+
+/* Owes a free, also after an error. NEB_ERR_UNSUPPORTED, NEB_ERR_CORRUPT */
+neb_status neb__hf_ranks_read(const struct json_t *j, struct neb_hf_ranks *r);
+void neb__hf_ranks_free(struct neb_hf_ranks *r);
+/* The rank of the matrix with their name `theirs`, and what the product of its pair is multiplied by. */
+int64_t neb__hf_ranks_of(const struct neb_hf_ranks *r, const char *theirs);
+double neb__hf_ranks_scale(const struct neb_hf_ranks *r, const char *theirs);
+/* Gives the first or the second matrix of a pair this rank, its values `times` as much. *owned: of a tensor that had to be changed. */
+neb_status neb__hf_ranks_widen(struct neb_st_tensor *t, bool second, int64_t rank, double times,
+                               float **owned);
+
 /* ---- hf_prefix.c ------------------------------------------------------------------------------------------------ */
 
 /* NEB_ERR_UNSUPPORTED: a prefix of such a model computes something else there. */

@@ -30,8 +30,12 @@ struct adapter_in {
     bool ia3, dora, prompt, prefix; /* else LoRA alone */
     int64_t tokens;                 /* of the prompt or prefix */
     float *made;                    /* the prefix's values */
+    struct neb_hf_ranks ranks;
     int64_t rank;
     double alpha, dropout;
+    int *matrix;   /* of each tensor of the adapter */
+    float **owned; /* of each: values that are not the file's */
+    int added;
 };
 
 /* ---- adapter_config.json ---------------------------------------------------------------------------------------- */
@@ -48,6 +52,8 @@ static bool is_harmless(const char *key)
                                         "task_type",
                                         "r",
                                         "lora_alpha",
+                                        "rank_pattern",
+                                        "alpha_pattern",
                                         "lora_dropout",
                                         "target_modules",
                                         "bias",
@@ -125,12 +131,10 @@ static neb_status check_beginning(const json_t *j)
 static neb_status read_object(const json_t *j, struct adapter_in *e)
 {
     const char *key, *type, *bias;
-    bool rslora;
     json_t *value;
     NEB_TRY(neb__hf_text(j, "peft_type", &type));
     NEB_TRY(neb__hf_text(j, "bias", &bias));
     NEB_TRY(neb__hf_flag(j, "use_dora", false, &e->dora));
-    NEB_TRY(neb__hf_flag(j, "use_rslora", false, &rslora));
     e->ia3 = type && !strcmp(type, "IA3");
     e->prompt = type && !strcmp(type, "PROMPT_TUNING");
     e->prefix = type && !strcmp(type, "PREFIX_TUNING");
@@ -145,12 +149,8 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
     }
     if (e->ia3) return NEB_OK;
     if (e->prompt || e->prefix) return read_prompt_config(j, e);
-    NEB_TRY(neb__hf_whole(j, "r", -1, &e->rank));
-    NEB_TRY(neb__hf_real(j, "lora_alpha", 8, &e->alpha)); /* the library's default */
     NEB_TRY(neb__hf_real(j, "lora_dropout", 0, &e->dropout));
-    if (e->rank < 1 || e->rank > 4096) return refuse("r", "is not a rank from 1 to 4096");
-    if (rslora) e->alpha *= sqrt((double)e->rank); /* counts alpha / sqrt(r) */
-    return NEB_OK;
+    return neb__hf_ranks_read(j, &e->ranks);
 }
 
 static neb_status read_config(struct adapter_in *e)
@@ -207,11 +207,12 @@ static void wanted_shape(const struct adapter_in *e, const struct neb_hf_matrix 
 {
     const bool row = *what == NEB_HF_IA3_OUT && t->rank == 2 && t->shape[0] == 1 && m->rows != 1;
     if (row) *what = NEB_HF_IA3_IN;
-    want[0] = *what == NEB_HF_LORA_A ? e->rank : m->rows;
+    const int64_t rank = e->ranks.rank ? neb__hf_ranks_of(&e->ranks, m->theirs) : 0;
+    want[0] = *what == NEB_HF_LORA_A ? rank : m->rows;
     want[1] = 1;
     if (*what == NEB_HF_LORA_A || *what == NEB_HF_IA3_IN) want[1] = m->cols;
     if (*what == NEB_HF_IA3_IN) want[0] = 1;
-    if (*what == NEB_HF_LORA_B) want[1] = e->rank;
+    if (*what == NEB_HF_LORA_B) want[1] = rank;
 }
 
 static neb_status take_prompt(struct adapter_in *e, const struct neb_st_tensor *t)
@@ -284,7 +285,7 @@ static neb_status take(struct adapter_in *e, const struct neb_st_tensor *t)
         e->list[e->n].rank = 1;
         e->list[e->n].shape[0] = rows * cols;
     }
-    e->n++;
+    e->matrix[e->n++] = i;
     e->has[i] |= (uint8_t)what;
     return NEB_OK;
 }
@@ -301,6 +302,31 @@ static neb_status check_complete(const struct adapter_in *e)
     return NEB_OK;
 }
 
+/* One rank and one scale for all pairs: the largest rank, the first scale. */
+static neb_status even_ranks(struct adapter_in *e)
+{
+    double scale = 0;
+    e->rank = e->ranks.rank;
+    e->alpha = e->ranks.alpha * (e->ranks.rslora ? sqrt((double)e->rank) : 1);
+    if (!e->ranks.ranks && !e->ranks.alphas) return NEB_OK;
+    e->rank = 0;
+    for (int i = 0; i < e->added; i++) {
+        const char *theirs = e->all.list[e->matrix[i]].theirs;
+        if (!i) scale = neb__hf_ranks_scale(&e->ranks, theirs);
+        const int64_t rank = neb__hf_ranks_of(&e->ranks, theirs);
+        if (rank > e->rank) e->rank = rank;
+    }
+    e->alpha = scale * (double)e->rank;
+    for (int i = 0; i < e->added; i++) {
+        struct neb_st_tensor *t = &e->list[i];
+        const bool second = !strcmp(neb__hf_last_word(t->name), "b");
+        const double times = neb__hf_ranks_scale(&e->ranks, e->all.list[e->matrix[i]].theirs) / scale;
+        if (t->rank != 2) continue; /* DoRA's lengths */
+        NEB_TRY(neb__hf_ranks_widen(t, second, e->rank, second ? times : 1, &e->owned[i]));
+    }
+    return NEB_OK;
+}
+
 static neb_status take_all(struct adapter_in *e)
 {
     const int base = neb__st_count(e->base), added = neb__st_count(e->adapter);
@@ -308,9 +334,14 @@ static neb_status take_all(struct adapter_in *e)
     e->list = NEB_NEW_ARRAY(struct neb_st_tensor, room);
     e->names = neb__calloc(room + 1, sizeof *e->names);
     e->has = NEB_NEW_ARRAY(uint8_t, (size_t)e->all.n + 1);
-    if (!e->list || !e->names || !e->has) return neb__fail(NEB_ERR_NOMEM, "out of memory for an adapter");
+    e->matrix = NEB_NEW_ARRAY(int, (size_t)added + 1);
+    e->owned = NEB_NEW_ARRAY(float *, (size_t)added + 1);
+    if (!e->list || !e->names || !e->has || !e->matrix || !e->owned)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for an adapter");
     for (int i = 0; i < added; i++) NEB_TRY(take(e, neb__st_at(e->adapter, i)));
     NEB_TRY(check_complete(e));
+    e->added = added;
+    if (e->ranks.rank) NEB_TRY(even_ranks(e));
     for (int i = 0; i < base; i++) e->list[e->n++] = *neb__st_at(e->base, i);
     return NEB_OK;
 }
@@ -450,6 +481,10 @@ neb_status neb__hf_import_adapter(const char *from, const char *base, const char
     neb__free(e.names);
     neb__free(e.has);
     neb__free(e.made);
+    for (int i = 0; i < e.added; i++) neb__free(e.owned[i]);
+    neb__free(e.owned);
+    neb__free(e.matrix);
+    neb__hf_ranks_free(&e.ranks);
     neb__hf_matrices_free(&e.all);
     neb__model_yaml_free(&e.folder);
     return status;
