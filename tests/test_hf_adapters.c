@@ -184,6 +184,90 @@ static void matrices_may_have_ranks_of_their_own(void **state)
     neb_device_close(device);
 }
 
+/* The recorded adapter with an output layer, which the base (tied: none) has in its place. */
+static void put_saved(const char *name, const char *like)
+{
+    struct neb_st *st, *base;
+    char path[700];
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder_recorded("llama3_lora"));
+    assert_ok(neb__st_open(path, &st));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_recorded("llama3"));
+    assert_ok(neb__st_open(path, &base));
+    const int n = neb__st_count(st);
+    struct neb_st_tensor *list = calloc((size_t)n + 1, sizeof *list);
+    assert_non_null(list);
+    for (int i = 0; i < n; i++) list[i] = *neb__st_at(st, i);
+    list[n] = *neb__st_find(base, like);
+    float *values = malloc(list[n].size);
+    assert_non_null(values);
+    memcpy(values, list[n].data, list[n].size);
+    values[3] += 1;
+    list[n].name = name;
+    list[n].data = values;
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder_in("saved"));
+    assert_ok(neb__file_make_dir(folder_in("saved"), 0755));
+    assert_ok(neb__st_write(path, list, n + 1, NULL, 0644));
+    free(values);
+    free(list);
+    neb__st_close(base);
+    neb__st_close(st);
+}
+
+#define SAVED "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 6, \"modules_to_save\": "
+
+static void a_head_comes_and_goes_with_its_adapter(void **state)
+{
+    (void)state;
+    char path[700], out[700];
+    struct neb_model_yaml f;
+    assert_ok(neb__hf_import(folder_recorded("llama3"), folder_in("base")));
+    put_saved("base_model.model.lm_head.weight", "model.embed_tokens.weight");
+    folder_put("saved", "adapter_config.json", SAVED "[\"lm_head\", \"score\"]}");
+    assert_ok(neb__hf_import_adapter(folder_in("saved"), folder_in("base"), folder_in("both")));
+    assert_ok(neb__model_yaml_read(folder_in("both"), &f));
+    assert_true(!f.model.tied && !strcmp(f.peft.train, "head.weight"));
+    neb__model_yaml_free(&f);
+    assert_ok(neb__hf_export_adapter(folder_in("both"), folder_in("adapter")));
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder_in("saved"));
+    snprintf(out, sizeof out, "%s/adapter_model.safetensors", folder_in("adapter"));
+    same_tensors(path, out, 0);
+    assert_ok(neb__hf_import_adapter(folder_in("adapter"), folder_in("base"), folder_in("again")));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_in("both"));
+    snprintf(out, sizeof out, "%s/model.safetensors", folder_in("again"));
+    same_tensors(path, out, 0);
+    static const struct {
+        const char *name, *like, *list;
+        neb_status status;
+        const char *says;
+    } wrong[] = {
+        {"base_model.model.lm_head.weight", "model.embed_tokens.weight", "null}", NEB_ERR_NOTFOUND,
+         "lm_head"},
+        {"base_model.model.lm_head.weight", "model.embed_tokens.weight", "[\"head\"]}", NEB_ERR_NOTFOUND,
+         "lm_head"},
+        {"base_model.model.lm_head.weight", "model.embed_tokens.weight", "\"lm_head\"}", NEB_ERR_UNSUPPORTED,
+         "modules_to_save"},
+        {"base_model.model.lm_head.weight", "model.norm.weight", "[\"lm_head\"]}", NEB_ERR_SHAPE, "lm_head"},
+        {"base_model.model.model.embed_tokens.weight", "model.embed_tokens.weight", "[\"embed_tokens\"]}",
+         NEB_ERR_UNSUPPORTED, "modules_to_save"},
+        {"base_model.model.classifier.weight", "model.embed_tokens.weight", "[\"classifier\"]}",
+         NEB_ERR_UNSUPPORTED, "modules_to_save"},
+    };
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char config[300];
+        const int64_t held = neb__mem_held();
+        put_saved(wrong[i].name, wrong[i].like);
+        snprintf(config, sizeof config, SAVED "%s", wrong[i].list);
+        folder_put("saved", "adapter_config.json", config);
+        assert_status(neb__hf_import_adapter(folder_in("saved"), folder_in("base"), folder_in("never")),
+                      wrong[i].status);
+        if (!strstr(neb_last_error(), wrong[i].says))
+            fail_msg("%s, expected: %s", neb_last_error(), wrong[i].says);
+        assert_int_equal(neb__mem_held(), held);
+    }
+    check_log_restore();
+}
+
 /* peft takes a part of the base's weights away when it loads such adapters. */
 static void beginnings_that_change_the_base_are_refused(void **state)
 {
@@ -323,6 +407,7 @@ int main(void)
         cmocka_unit_test(adapters_compute_as_in_peft),
         cmocka_unit_test(nothing_is_written_over_itself),
         cmocka_unit_test(matrices_may_have_ranks_of_their_own),
+        cmocka_unit_test(a_head_comes_and_goes_with_its_adapter),
         cmocka_unit_test(beginnings_that_change_the_base_are_refused),
         cmocka_unit_test(wrong_adapters_are_answered),
     };

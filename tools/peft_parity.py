@@ -25,6 +25,8 @@ CASES = [  # family, method, its targets and options
     ("llama-3", "lora", dict(target_modules=SEVEN, r=3, lora_alpha=7)),
     ("llama-3", "lora", dict(target_modules=SEVEN, r=3, lora_alpha=7, rank_pattern={"q_proj": 5, "model.layers.1.mlp.down_proj": 2},
                              alpha_pattern={"v_proj": 16})),
+    ("llama-2", "lora", dict(target_modules=["q_proj", "v_proj"], r=4, lora_alpha=12, modules_to_save=["lm_head"])),
+    ("llama-3", "lora", dict(target_modules=["q_proj", "v_proj"], r=4, lora_alpha=12, modules_to_save=["lm_head"])),
     ("qwen2", "lora", dict(target_modules=["up_proj", "k_proj"], r=2, lora_alpha=2, use_rslora=True)),
     ("qwen3", "lora", dict(target_modules=["model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"], r=5, lora_alpha=10)),
     ("gpt2", "lora", dict(target_modules=["c_attn"], r=4, lora_alpha=8, fan_in_fan_out=True)),
@@ -57,6 +59,8 @@ def adapter(model, case, method="lora"):
         for name, p in m.named_parameters():
             if "lora_B" in name:
                 p.normal_(0, 0.1)
+            if "modules_to_save" in name:
+                p.add_(torch.randn_like(p) * 0.1)
             if "ia3_l" in name:
                 p.add_(torch.randn_like(p) * 0.3)
             if "magnitude" in name:

@@ -26,23 +26,27 @@ struct adapter_out {
     uint8_t *has; /* (all.n) a bit of enum neb_hf_added */
     int n;
     bool ia3, prompt, prefix; /* else LoRA */
-    float *made;              /* the prefix's table */
+    struct neb_peft peft;
+    json_t *saved; /* names of modules that go out whole */
+    float *made;   /* the prefix's table */
 };
 
 static neb_status check_out(struct adapter_out *e)
 {
-    struct neb_peft p;
-    NEB_TRY(neb__peft_config_check(&e->folder.peft, &p));
+    NEB_TRY(neb__peft_config_check(&e->folder.peft, &e->peft));
+    const struct neb_peft p = e->peft;
+    const bool trains = p.train && *p.train;
     e->ia3 = p.ia3;
     e->prompt = p.prompt;
     e->prefix = p.prefix;
-    if (p.lora + p.ia3 + p.prompt + p.prefix != 1 || p.adapter || p.bias || (p.train && *p.train))
-        return neb__fail(
-            NEB_ERR_UNSUPPORTED,
-            "%s: only LoRA, IA3, a prompt or a prefix alone goes out as an adapter, not peft.method %s%s; "
-            "`nebula-i export` without --adapter writes the whole model",
-            e->folder.path, e->folder.peft.method, p.train && *p.train ? " with peft.train" : "");
-    return NEB_OK;
+    if (p.lora + p.ia3 + p.prompt + p.prefix == 1 && !p.adapter && !p.bias &&
+        !(trains && (p.prompt || p.prefix)))
+        return NEB_OK;
+    return neb__fail(
+        NEB_ERR_UNSUPPORTED,
+        "%s: only LoRA, IA3, a prompt or a prefix alone goes out as an adapter, not peft.method %s%s; "
+        "`nebula-i export` without --adapter writes the whole model",
+        e->folder.path, e->folder.peft.method, trains ? " with peft.train" : "");
 }
 
 /* Rows [first, first + shape[0]) of t, in the shape that they have there. */
@@ -96,6 +100,30 @@ static neb_status put_pair(struct adapter_out *e, int i)
     if (length) put(e, length, m, "lora_magnitude_vector", first, 1, (int64_t[]){m->rows, 1});
     e->has[i] = NEB_HF_LORA_A;
     return NEB_OK;
+}
+
+/* What peft.train chose: of a head it goes out whole. */
+static neb_status put_saved(struct adapter_out *e, const struct neb_st_tensor *t)
+{
+    char theirs[NEB_HF_NAME], module[NEB_HF_NAME];
+    if (!neb__hf_saved_chosen(e->kind, &e->peft, t->name)) return NEB_OK;
+    if (!neb__hf_saved_theirs(e->kind, t->name, theirs))
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "%s was trained (peft.train) and is not a module of a head, so that it cannot go out with an "
+            "adapter; `nebula-i export` without --adapter writes the whole model",
+            t->name);
+    snprintf(e->names[e->n], NEB_HF_NAME, "%s%.200s", NEB_HF_ADAPTER_LEAD, theirs);
+    e->list[e->n] = *t;
+    e->list[e->n].name = e->names[e->n];
+    e->n++;
+    neb__hf_saved_module(theirs, module);
+    for (size_t i = 0; i < json_array_size(e->saved); i++)
+        if (!strcmp(json_string_value(json_array_get(e->saved, i)), module)) return NEB_OK;
+    if (!e->saved) e->saved = json_array();
+    return json_array_append_new(e->saved, json_string(module))
+               ? neb__fail(NEB_ERR_NOMEM, "out of memory for adapter_config.json")
+               : NEB_OK;
 }
 
 /* Factors of the outputs are a column there, those of the inputs a row. A matrix has one of both. */
@@ -189,9 +217,14 @@ static neb_status write_config(const struct adapter_out *e, const char *to)
     char path[NEB_MODEL_PATH + 64];
     const char *task = neb__hf_is_seq2seq(e->kind) ? "SEQ_2_SEQ_LM" : "CAUSAL_LM";
     if (!neb__hf_has_decoder(e->kind)) task = "FEATURE_EXTRACTION";
+    if (e->saved && !strcmp(e->folder.model.head, "class")) task = "SEQ_CLS";
     json_t *j = e->prompt ? prompt_config(e) : NULL;
     if (e->prefix) j = prefix_config(e);
     if (!e->prompt && !e->prefix) j = e->ia3 ? ia3_config(e, task) : lora_config(e, task);
+    if (j && e->saved && json_object_set(j, "modules_to_save", e->saved)) {
+        json_decref(j);
+        j = NULL;
+    }
     char *text = j ? json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(j);
     if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for adapter_config.json");
@@ -255,8 +288,9 @@ static neb_status write_adapter(struct adapter_out *e, const char *to)
     NEB_TRY(neb__hf_matrices_list(&e->folder, e->kind, &e->all));
     snprintf(path, sizeof path, "%s/model.safetensors", e->folder.path);
     NEB_TRY(neb__st_open(path, &e->st));
-    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, 3 * (size_t)e->all.n);
-    e->names = neb__calloc(3 * (size_t)e->all.n + 1, sizeof *e->names);
+    const size_t room = 3 * (size_t)e->all.n + (size_t)neb__st_count(e->st) + 1;
+    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, room);
+    e->names = neb__calloc(room, sizeof *e->names);
     e->has = NEB_NEW_ARRAY(uint8_t, (size_t)e->all.n + 1);
     if (!e->list || !e->names || !e->has) return neb__fail(NEB_ERR_NOMEM, "out of memory for an adapter");
     if (e->prompt) NEB_TRY(put_prompt(e));
@@ -266,6 +300,7 @@ static neb_status write_adapter(struct adapter_out *e, const char *to)
         return neb__fail(NEB_ERR_UNSUPPORTED, "%s has no %s in a layer that the peft library could name",
                          e->folder.path, e->ia3 ? "IA3" : "LoRA");
     NEB_TRY(all_placed(e));
+    for (int i = 0; !table && i < neb__st_count(e->st); i++) NEB_TRY(put_saved(e, neb__st_at(e->st, i)));
     NEB_TRY(neb__hf_begin_folder(to, "adapter_config.json", 0755));
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", to);
     NEB_TRY(neb__st_write(path, e->list, e->n, NULL, 0644));
@@ -283,6 +318,7 @@ neb_status neb__hf_export_adapter(const char *from, const char *to)
     neb__free(e.names);
     neb__free(e.has);
     neb__free(e.made);
+    json_decref(e.saved);
     neb__hf_matrices_free(&e.all);
     neb__model_yaml_free(&e.folder);
     return status;

@@ -57,6 +57,18 @@ double neb__hf_ranks_scale(const struct neb_hf_ranks *r, const char *theirs);
 neb_status neb__hf_ranks_widen(struct neb_st_tensor *t, bool second, int64_t rank, double times,
                                float **owned);
 
+/* ---- hf_peft_saved.c: modules that are saved whole ------------------------------------------------------------------ */
+
+/* Whether a name of theirs belongs to one of the modules of this list. */
+bool neb__hf_saved_names(const struct json_t *list, const char *theirs);
+/* Their name of a parameter of a head, and the other way; false, NULL: it is not a module of its own there. */
+bool neb__hf_saved_theirs(enum neb_hf_kind kind, const char *ours, char out[NEB_HF_NAME]);
+const char *neb__hf_saved_ours(enum neb_hf_kind kind, const char *theirs);
+/* Whether peft.train chooses this parameter, or another one of its module. */
+bool neb__hf_saved_chosen(enum neb_hf_kind kind, const struct neb_peft *p, const char *ours);
+/* The module of a tensor of theirs. */
+void neb__hf_saved_module(const char *theirs, char out[NEB_HF_NAME]);
+
 /* ---- hf_prefix.c ------------------------------------------------------------------------------------------------ */
 
 /* NEB_ERR_UNSUPPORTED: a prefix of such a model computes something else there. */

@@ -33,7 +33,8 @@ struct adapter_in {
     struct neb_hf_ranks ranks;
     int64_t rank;
     double alpha, dropout;
-    int *matrix;   /* of each tensor of the adapter */
+    json_t *saved; /* names of modules; NULL: none */
+    int *matrix;   /* of each tensor of the adapter; -1: of a head */
     float **owned; /* of each: values that are not the file's */
     int added;
 };
@@ -54,6 +55,7 @@ static bool is_harmless(const char *key)
                                         "lora_alpha",
                                         "rank_pattern",
                                         "alpha_pattern",
+                                        "modules_to_save",
                                         "lora_dropout",
                                         "target_modules",
                                         "bias",
@@ -147,6 +149,10 @@ static neb_status read_object(const json_t *j, struct adapter_in *e)
         if (!neb__hf_says_nothing(value) && !is_harmless(key))
             return refuse(key, "is not known here and may change what is computed");
     }
+    json_t *saved = json_object_get(j, "modules_to_save");
+    if (!neb__hf_says_nothing(saved) && (!json_is_array(saved) || e->prompt || e->prefix))
+        return refuse("modules_to_save", "only a list beside LoRA or IA3 is supported");
+    if (!neb__hf_says_nothing(saved)) e->saved = json_incref(saved);
     if (e->ia3) return NEB_OK;
     if (e->prompt || e->prefix) return read_prompt_config(j, e);
     NEB_TRY(neb__hf_real(j, "lora_dropout", 0, &e->dropout));
@@ -215,6 +221,11 @@ static void wanted_shape(const struct adapter_in *e, const struct neb_hf_matrix 
     if (*what == NEB_HF_LORA_B) want[1] = rank;
 }
 
+static bool is_float(enum neb_st_type t)
+{
+    return t == NEB_ST_F32 || t == NEB_ST_F16 || t == NEB_ST_BF16;
+}
+
 static neb_status take_prompt(struct adapter_in *e, const struct neb_st_tensor *t)
 {
     struct neb_arch a;
@@ -226,7 +237,7 @@ static neb_status take_prompt(struct adapter_in *e, const struct neb_st_tensor *
             NEB_ERR_SHAPE,
             "prompt_embeddings is %" PRId64 " x %" PRId64 "; %" PRId64 " x %" PRId64 " is needed",
             t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, e->tokens, a.embedding);
-    if (t->type != NEB_ST_F32 && t->type != NEB_ST_F16 && t->type != NEB_ST_BF16)
+    if (!is_float(t->type))
         return neb__fail(NEB_ERR_DTYPE, "%.150s has type %s", t->name, neb__st_type_name(t->type));
     e->list[e->n] = *t;
     e->list[e->n++].name = "embed.prompt.weight";
@@ -256,13 +267,43 @@ static neb_status take_prefix(struct adapter_in *e, const struct neb_st_tensor *
     return NEB_OK;
 }
 
+/* A tensor of a head in the place of the base's. */
+static neb_status take_saved(struct adapter_in *e, const struct neb_st_tensor *t, const char *theirs)
+{
+    struct neb_arch a;
+    const char *ours = neb__hf_saved_ours(e->kind, theirs);
+    const struct neb_st_tensor *was = ours ? neb__st_find(e->base, ours) : NULL;
+    NEB_TRY(neb__model_config_check(&e->folder.model, &a));
+    const bool untied = ours && !was && !strcmp(ours, "head.weight") && a.head == NEB_HEAD_TOKENS && a.tied;
+    if (!was && !untied)
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "adapter_config.json, 'modules_to_save': '%.150s' is not of a head that the base model has",
+            t->name);
+    const struct neb_st_tensor *like = was ? was : neb__st_find(e->base, "embed.token.weight");
+    bool fits = like && like->rank == t->rank && is_float(t->type);
+    for (int i = 0; fits && i < t->rank; i++) fits = like->shape[i] == t->shape[i];
+    if (!fits)
+        return neb__fail(NEB_ERR_SHAPE, "%.150s has another shape or type than the base model's", t->name);
+    if (untied) e->folder.model.tied = false;
+    snprintf(e->names[e->n], NEB_HF_NAME, "%s", ours);
+    e->list[e->n] = *t;
+    e->list[e->n].name = e->names[e->n];
+    e->matrix[e->n++] = -1;
+    return NEB_OK;
+}
+
 static neb_status take(struct adapter_in *e, const struct neb_st_tensor *t)
 {
     const struct ending *end;
+    const size_t lead = strlen(NEB_HF_ADAPTER_LEAD);
     if (e->prompt) return take_prompt(e, t);
     if (e->prefix) return take_prefix(e, t);
     const int i = matrix_of(e, t->name, &end);
     int64_t want[2];
+    if (i < 0 && !strncmp(t->name, NEB_HF_ADAPTER_LEAD, lead) &&
+        neb__hf_saved_names(e->saved, t->name + lead))
+        return take_saved(e, t, t->name + lead);
     if (i < 0)
         return neb__fail(NEB_ERR_NOTFOUND, "%s: '%.150s' is not %s of a linear layer that the base model has",
                          e->from, t->name, e->ia3 ? "IA3" : "LoRA");
@@ -274,7 +315,7 @@ static neb_status take(struct adapter_in *e, const struct neb_st_tensor *t)
         return neb__fail(NEB_ERR_SHAPE,
                          "%.150s is %" PRId64 " x %" PRId64 "; %" PRId64 " x %" PRId64 " is needed", t->name,
                          rows, cols, want[0], want[1]);
-    if (t->type != NEB_ST_F32 && t->type != NEB_ST_F16 && t->type != NEB_ST_BF16)
+    if (!is_float(t->type))
         return neb__fail(NEB_ERR_DTYPE, "%.150s has type %s", t->name, neb__st_type_name(t->type));
     if (e->has[i] & (uint8_t)what)
         return neb__fail(NEB_ERR_CORRUPT, "%s: '%.150s' is there twice", e->from, t->name);
@@ -298,7 +339,9 @@ static neb_status check_complete(const struct adapter_in *e)
         if (e->has[i] && e->has[i] != all)
             return neb__fail(NEB_ERR_CORRUPT, "%s: %s lacks one of its %s", e->from, e->all.list[i].theirs,
                              e->dora ? "two LoRA matrices and their magnitudes" : "two LoRA matrices");
-    if (!e->n) return neb__fail(NEB_ERR_CORRUPT, "%s: the adapter is empty", e->from);
+    bool any = e->prompt || e->prefix;
+    for (int i = 0; !any && i < e->all.n; i++) any = e->has[i];
+    if (!e->n || !any) return neb__fail(NEB_ERR_CORRUPT, "%s: the adapter is empty", e->from);
     return NEB_OK;
 }
 
@@ -311,8 +354,9 @@ static neb_status even_ranks(struct adapter_in *e)
     if (!e->ranks.ranks && !e->ranks.alphas) return NEB_OK;
     e->rank = 0;
     for (int i = 0; i < e->added; i++) {
+        if (e->matrix[i] < 0) continue;
         const char *theirs = e->all.list[e->matrix[i]].theirs;
-        if (!i) scale = neb__hf_ranks_scale(&e->ranks, theirs);
+        if (!e->rank) scale = neb__hf_ranks_scale(&e->ranks, theirs);
         const int64_t rank = neb__hf_ranks_of(&e->ranks, theirs);
         if (rank > e->rank) e->rank = rank;
     }
@@ -320,11 +364,19 @@ static neb_status even_ranks(struct adapter_in *e)
     for (int i = 0; i < e->added; i++) {
         struct neb_st_tensor *t = &e->list[i];
         const bool second = !strcmp(neb__hf_last_word(t->name), "b");
+        if (e->matrix[i] < 0 || t->rank != 2) continue; /* of a head, or DoRA's lengths */
         const double times = neb__hf_ranks_scale(&e->ranks, e->all.list[e->matrix[i]].theirs) / scale;
-        if (t->rank != 2) continue; /* DoRA's lengths */
         NEB_TRY(neb__hf_ranks_widen(t, second, e->rank, second ? times : 1, &e->owned[i]));
     }
     return NEB_OK;
+}
+
+/* Whether the adapter brought a tensor of this name. */
+static bool is_replaced(const struct adapter_in *e, const char *name)
+{
+    for (int i = 0; e->saved && i < e->added; i++)
+        if (!strcmp(e->list[i].name, name)) return true;
+    return false;
 }
 
 static neb_status take_all(struct adapter_in *e)
@@ -342,7 +394,8 @@ static neb_status take_all(struct adapter_in *e)
     NEB_TRY(check_complete(e));
     e->added = added;
     if (e->ranks.rank) NEB_TRY(even_ranks(e));
-    for (int i = 0; i < base; i++) e->list[e->n++] = *neb__st_at(e->base, i);
+    for (int i = 0; i < base; i++)
+        if (!is_replaced(e, neb__st_at(e->base, i)->name)) e->list[e->n++] = *neb__st_at(e->base, i);
     return NEB_OK;
 }
 
@@ -394,6 +447,21 @@ static neb_status set_patterns(struct adapter_in *e, const char *option, enum ne
     return status;
 }
 
+/* What came with the adapter is trained on with it. */
+static neb_status set_train(struct adapter_in *e)
+{
+    struct neb_buf names;
+    neb_status status = NEB_OK;
+    neb__buf_init(&names, MAX_ON);
+    for (int i = 0; status == NEB_OK && e->saved && i < e->added; i++)
+        if (e->matrix[i] < 0) status = neb__buf_printf(&names, "%s%s", names.len ? "," : "", e->list[i].name);
+    if (status == NEB_OK) status = neb__buf_append(&names, "", 1);
+    if (status == NEB_OK)
+        status = neb__opts_set(neb__peft_options, &e->folder.peft, "train", (const char *)names.data);
+    neb__buf_free(&names);
+    return status;
+}
+
 static neb_status set_peft(struct adapter_in *e)
 {
     const char *method = e->ia3 ? "ia3" : "lora";
@@ -403,6 +471,7 @@ static neb_status set_peft(struct adapter_in *e)
     if (e->prompt) e->folder.peft.prompt_length = e->tokens;
     if (e->prefix) e->folder.peft.prefix_length = e->tokens;
     if (e->prompt || e->prefix) return NEB_OK;
+    NEB_TRY(set_train(e));
     if (e->ia3) {
         NEB_TRY(set_patterns(e, "ia3_on", NEB_HF_IA3_OUT));
         return set_patterns(e, "ia3_in", NEB_HF_IA3_IN);
@@ -485,6 +554,7 @@ neb_status neb__hf_import_adapter(const char *from, const char *base, const char
     neb__free(e.owned);
     neb__free(e.matrix);
     neb__hf_ranks_free(&e.ranks);
+    json_decref(e.saved);
     neb__hf_matrices_free(&e.all);
     neb__model_yaml_free(&e.folder);
     return status;
