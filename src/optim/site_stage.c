@@ -14,8 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SECOND = 0x5EC0 }; /* makes the key of a second visit another one */
-enum { LOSSES = 8, COUNTS = 4, AT_NORM = LOSSES + COUNTS, AT_FLAG, RESULTS };
+enum { SECOND = 0x5EC0 };                             /* makes the key of a second visit another one */
 static const double slice = 0.2, short_slice = 0.002; /* seconds of a wait for one neighbour, for either */
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
@@ -522,20 +521,20 @@ neb_status neb__site_stage_forward(struct neb_site_stage *s, const struct neb_ru
 neb_status neb__site_stage_sums(struct neb_site_stage *s, double own, struct neb_ctl *device_ctl)
 {
     struct neb_ctl c;
-    double v[RESULTS];
+    struct neb_stage_sums v;
     NEB_TRY(s->dev->ops->download(s->dev->ctx, &c, device_ctl, sizeof c));
-    for (int i = 0; i < LOSSES; i++) v[i] = (double)c.loss[i];
-    for (int i = 0; i < COUNTS; i++) v[LOSSES + i] = (double)c.counts[i];
-    v[AT_NORM] = own < 0 ? (double)c.norm2 : own;
-    v[AT_FLAG] = c.nonfinite;
+    for (int i = 0; i < NEB_STAGE_LOSSES; i++) v.loss[i] = (double)c.loss[i];
+    for (int i = 0; i < NEB_STAGE_COUNTS; i++) v.counts[i] = (double)c.counts[i];
+    v.norm2 = own < 0 ? (double)c.norm2 : own;
+    v.nonfinite = c.nonfinite;
     int64_t since = neb__now_ns();
-    NEB_TRY(neb__stage_add_up_all(s, v, RESULTS));
+    NEB_TRY(neb__stage_add_up_all(s, &v));
     s->times.idle += neb__seconds_since(since);
     s->times.all += neb__seconds_since(since);
-    for (int i = 0; i < LOSSES; i++) c.loss[i] = (float)v[i];
-    for (int i = 0; i < COUNTS; i++) c.counts[i] = (float)v[LOSSES + i];
-    c.norm2 = (float)v[AT_NORM];
-    c.nonfinite = v[AT_FLAG] > 0;
+    for (int i = 0; i < NEB_STAGE_LOSSES; i++) c.loss[i] = (float)v.loss[i];
+    for (int i = 0; i < NEB_STAGE_COUNTS; i++) c.counts[i] = (float)v.counts[i];
+    c.norm2 = (float)v.norm2;
+    c.nonfinite = v.nonfinite > 0 || !isfinite(v.norm2);
     return s->dev->ops->upload(s->dev->ctx, device_ctl, &c, sizeof c);
 }
 

@@ -40,6 +40,15 @@ struct neb_stage_message {
     int64_t width;
 };
 
+enum { NEB_STAGE_LOSSES = 8, NEB_STAGE_COUNTS = 4 };
+
+/* What a stage knows of a step; the stages' are added up. The bytes of a message: nothing but doubles. */
+struct neb_stage_sums {
+    double loss[NEB_STAGE_LOSSES], counts[NEB_STAGE_COUNTS];
+    double norm2;     /* the square of the gradient's norm */
+    double nonfinite; /* more than 0: something was not finite */
+};
+
 /* NEB_ERR_AGAIN (quiet): this site was asked to stop while it waited. Other errors end the step. */
 struct neb_stage_ways {
     void *arg;
@@ -48,8 +57,8 @@ struct neb_stage_ways {
     neb_status (*ready)(void *arg, bool back, double wait_s);
     neb_status (*take)(void *arg, const struct neb_stage_message *m, float *values);
     neb_status (*give)(void *arg, const struct neb_stage_message *m, const float *values);
-    /* `own` (n) of every stage, added up in the order of the stages. */
-    neb_status (*add_up)(void *arg, double *own, int n);
+    /* `own` of every stage, added up in the order of the stages. NEB_ERR_CORRUPT: another stage's cannot be */
+    neb_status (*add_up)(void *arg, struct neb_stage_sums *own);
     /* Every stage gets what the last one has. */
     neb_status (*spread)(void *arg, void *bytes, size_t n);
     /* What the batches of a step, or of an evaluation, look like, in bytes that are the caller's: from the stage before; to the

@@ -56,6 +56,6 @@ neb_status neb__stage_first(struct neb_site_stage *s, neb_status status);
 /* A step of several copies. */
 neb_status neb__stage_rounds(struct neb_site_stage *s, const struct neb_micro *micros, int n);
 /* All stages' numbers, by way of the first rank of the site. */
-neb_status neb__stage_add_up_all(struct neb_site_stage *s, double *v, int n);
+neb_status neb__stage_add_up_all(struct neb_site_stage *s, struct neb_stage_sums *v);
 
 #endif

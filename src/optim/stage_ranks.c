@@ -16,7 +16,6 @@
 #include <string.h>
 
 enum order_op { ORDER_AHEAD = 1, ORDER_BACK, ORDER_GO, ORDER_OVER };
-enum { SUMS_MAX = 32 };
 
 struct order {
     int64_t op, micro, status;
@@ -268,22 +267,22 @@ neb_status neb__stage_rounds(struct neb_site_stage *s, const struct neb_micro *m
     return neb__group_rank(neb__layout_world(s->c.layout)) ? follow(s, micros, n) : lead(s, micros, n);
 }
 
-neb_status neb__stage_add_up_all(struct neb_site_stage *s, double *v, int n)
+neb_status neb__stage_add_up_all(struct neb_site_stage *s, struct neb_stage_sums *v)
 {
     const struct neb_stage_ways *w = s->c.ways;
     struct neb_group *world = neb__layout_world(s->c.layout);
     struct {
         int64_t status;
-        double v[SUMS_MAX];
+        struct neb_stage_sums v;
     } said = {0};
     if (!neb__group_rank(world)) {
         neb__stage_patience(s, true);
-        said.status = w->add_up(w->arg, v, n);
+        said.status = w->add_up(w->arg, v);
         neb__stage_patience(s, false);
-        memcpy(said.v, v, (size_t)n * sizeof *v);
+        said.v = *v;
     }
     NEB_TRY(hear(s, world, &said, sizeof said));
-    memcpy(v, said.v, (size_t)n * sizeof *v);
+    *v = said.v;
     return said_by_first(s, (neb_status)said.status, !neb__group_rank(world));
 }
 

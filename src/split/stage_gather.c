@@ -38,12 +38,12 @@ static neb_status make_room(struct neb_stage_site *s, uint64_t bytes)
 
 static neb_status next_from_behind(struct neb_stage_site *s, const uint8_t **bytes, size_t *n, bool *end)
 {
+    static const struct neb_stage_due due = {
+        .kind = NEB_STAGE_ITEM_VALUES, .or_kind = NEB_STAGE_ITEM_END, .most = HEAD + CHUNK * sizeof(float)};
     struct neb_stage_head head;
-    NEB_TRY(neb__stage_get(s, NEB_BACK_IN, &head, bytes, n));
+    NEB_TRY(neb__stage_get(s, NEB_BACK_IN, &due, &head, bytes, n));
     *end = head.kind == NEB_STAGE_ITEM_END;
-    if (*end || head.kind == NEB_STAGE_ITEM_VALUES) return NEB_OK;
-    return neb__fail(NEB_ERR_CORRUPT, "site '%s' sent something else than its parameters",
-                     s->end[NEB_BACK_IN].other);
+    return NEB_OK;
 }
 
 /* What comes from the stages behind this one goes on to the one before it. No more bytes than a model has, so that a member
@@ -147,33 +147,34 @@ static neb_status send_own(const struct neb_stage_carrier *c, struct neb_work *w
     return status == NEB_OK ? c->out(c->arg, &end, NULL) : status;
 }
 
-/* The values of a parameter come from its first to its last: `got` has how many of each are here. */
-static neb_status place(neb_params *ps, const struct neb_stage_chunk *c, const void *values, uint64_t *got,
-                        float *whole)
+neb_status neb__stage_whole_put(struct neb_stage_whole *w, const struct neb_stage_chunk *c,
+                                const void *values)
 {
-    const neb_param *p = c->param < (uint32_t)neb_params_count(ps) ? neb_params_at(ps, (int)c->param) : NULL;
+    const neb_param *p =
+        c->param < (uint32_t)neb_params_count(w->params) ? neb_params_at(w->params, (int)c->param) : NULL;
     if (!p || neb__work_param_here(p))
         return neb__fail(NEB_ERR_CORRUPT, "a site sent values of a parameter that is not its own (number %u)",
                          c->param);
-    if (c->at != got[c->param] || c->n > (uint64_t)neb_param_values(p) - c->at)
+    uint64_t *got = &w->got[c->param];
+    if (c->at != *got || c->n > (uint64_t)neb_param_values(p) - c->at)
         return neb__fail(NEB_ERR_CORRUPT,
                          "a site sent %" PRIu64 " values of %s from %" PRIu64 " on, but %" PRIu64
                          " of %" PRId64 " are here: they come once, in their order",
-                         c->n, neb_param_name(p), c->at, got[c->param], neb_param_values(p));
-    memcpy(whole + neb_param_offset(p) + c->at, values, (size_t)c->n * sizeof *whole);
-    got[c->param] += c->n;
+                         c->n, neb_param_name(p), c->at, *got, neb_param_values(p));
+    memcpy(w->values + neb_param_offset(p) + c->at, values, (size_t)c->n * sizeof *w->values);
+    *got += c->n;
     return NEB_OK;
 }
 
-static neb_status check_all(neb_params *ps, const uint64_t *got)
+neb_status neb__stage_whole_check(const struct neb_stage_whole *w)
 {
-    for (int i = 0; i < neb_params_count(ps); i++) {
-        const neb_param *p = neb_params_at(ps, i);
-        if (!neb__work_param_here(p) && got[i] != (uint64_t)neb_param_values(p))
+    for (int i = 0; i < neb_params_count(w->params); i++) {
+        const neb_param *p = neb_params_at(w->params, i);
+        if (!neb__work_param_here(p) && w->got[i] != (uint64_t)neb_param_values(p))
             return neb__fail(NEB_ERR_CORRUPT,
                              "the sites behind this one sent %" PRIu64 " of the %" PRId64
                              " values of %s: the model is not written; their checkpoints are as they were",
-                             got[i], neb_param_values(p), neb_param_name(p));
+                             w->got[i], neb_param_values(p), neb_param_name(p));
     }
     return NEB_OK;
 }
@@ -181,11 +182,11 @@ static neb_status check_all(neb_params *ps, const uint64_t *got)
 static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work *w)
 {
     int64_t n;
-    neb_params *ps = neb__work_params(w);
-    float *whole = neb__work_whole(w, &n);
-    uint64_t *got = NEB_NEW_ARRAY(uint64_t, (size_t)neb_params_count(ps));
+    struct neb_stage_whole all = {.params = neb__work_params(w)};
+    all.values = neb__work_whole(w, &n);
+    all.got = NEB_NEW_ARRAY(uint64_t, (size_t)neb_params_count(all.params));
     neb_status status = NEB_OK;
-    if (!whole || !got)
+    if (!all.values || !all.got)
         status = neb__fail(NEB_ERR_NOMEM,
                            "out of memory for the %" PRId64
                            " values of the whole model, which the first site writes; the stages' checkpoints "
@@ -196,10 +197,10 @@ static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work
         const void *values;
         status = c->in(c->arg, &k, &values);
         if (status == NEB_OK && !k.n) break;
-        if (status == NEB_OK) status = place(ps, &k, values, got, whole);
+        if (status == NEB_OK) status = neb__stage_whole_put(&all, &k, values);
     }
-    if (status == NEB_OK) status = check_all(ps, got);
-    neb__free(got);
+    if (status == NEB_OK) status = neb__stage_whole_check(&all);
+    neb__free(all.got);
     if (status == NEB_OK) neb__work_have_whole(w);
     return status;
 }

@@ -1,16 +1,7 @@
-/* stage_item.c: messages between stages as items of a stream, and back.
+/* stage_item.c: messages between stages over the streams: see stage_message.h for their bytes.
  *
- *     item      u32 tag of the run, u8 kind, u8 flags (1: a value was not finite, nothing follows; 2: of a run with outlines),
- *               u16 items of the same message that follow, u32 number, u32 check value of the batch · bytes
- *     outline   what the batches of a step, or one of held-out text, look like (text/batch_outline.h): ahead, to stages that
- *               have neither end of the model, before the first hidden states of these batches
- *     run       for each part of the message a frame of activations (codec/stream.h)
- *     sums      for each stage its numbers (f64); in the stream ahead those of the stages up to the sender, in the stream
- *               back those from the sender on, zeros for all others
- *
- * The stages of a line send their messages in an order that follows from the job alone. So the next message of a stream
- * is known before it comes, and whatever differs is an error. The bytes are a peer's: every length is checked before it
- * is used. */
+ * An item that a stage gives once more after a crash is in its journal already. A message that a peer sends is compared with what is
+ * due item by item, before anything of it is kept. */
 #include "split/stage_site.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -23,15 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    HEAD = 16,
-    PIECE = 8 << 20,
-    PIECES = 1024,
-    BAD = 1,
-    OUTLINED = 2,
-    STAGES_MAX = NEB_JOB_SITES,
-    SUMS_MAX = 32
-};
 static const double slice = 0.2; /* seconds between two looks at the stop flag */
 
 /* ---- items ------------------------------------------------------------------------------------------------ */
@@ -48,27 +30,19 @@ static neb_status send(struct neb_stage_site *s, struct neb_stage_end *e)
     }
 }
 
-static size_t pieces_of(size_t bytes)
-{
-    return bytes ? (bytes + PIECE - 1) / PIECE : 1;
-}
-
 static neb_status put_pieces(struct neb_stage_site *s, struct neb_stage_end *e,
                              const struct neb_stage_head *head, const uint8_t *bytes, size_t n, size_t pieces)
 {
     const size_t each = (n + pieces - 1) / pieces;
-    if (pieces > PIECES) return neb__fail(NEB_ERR_LIMIT, "a message of %zu bytes between stages", n);
+    if (pieces > NEB_STAGE_PIECES)
+        return neb__fail(NEB_ERR_LIMIT, "a message of %zu bytes between stages", n);
     for (size_t i = 0; i < pieces; i++) {
-        uint8_t h[HEAD] = {0};
+        uint8_t h[NEB_STAGE_HEAD];
+        const struct neb_stage_item_head item = {*head, s->run, s->outlined, (uint16_t)(pieces - 1 - i)};
         size_t part = n < each ? n : each;
-        neb__put32(h, s->run);
-        h[4] = (uint8_t)head->kind;
-        h[5] = (uint8_t)((head->bad ? BAD : 0) | (s->outlined ? OUTLINED : 0));
-        neb__put16(h + 6, (uint16_t)(pieces - 1 - i));
-        neb__put32(h + 8, head->number);
-        neb__put32(h + 12, head->check);
+        neb__stage_head_write(&item, h);
         neb__buf_clear(&s->item);
-        NEB_TRY(neb__buf_append(&s->item, h, HEAD));
+        NEB_TRY(neb__buf_append(&s->item, h, NEB_STAGE_HEAD));
         if (part) NEB_TRY(neb__buf_append(&s->item, bytes, part));
         NEB_TRY(send(s, e));
         if (part) bytes += part;
@@ -80,7 +54,7 @@ static neb_status put_pieces(struct neb_stage_site *s, struct neb_stage_end *e,
 neb_status neb__stage_put(struct neb_stage_site *s, enum neb_stage_way way, const struct neb_stage_head *head,
                           const void *bytes, size_t n)
 {
-    return put_pieces(s, &s->end[way], head, bytes, n, pieces_of(n));
+    return put_pieces(s, &s->end[way], head, bytes, n, neb__stage_pieces(n));
 }
 
 /* True: the journal has the whole message already, since before a crash. It need not be made again. *begun: it has the first
@@ -107,7 +81,7 @@ static neb_status receive(struct neb_stage_site *s, struct neb_stage_end *e, con
         }
         NEB_TRY(neb__stage_waits(s));
     }
-    if (item != ++e->at || *n < HEAD)
+    if (item != ++e->at || *n < NEB_STAGE_HEAD)
         return neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off, or another was due",
                          item, e->other);
     e->bytes += *n;
@@ -133,9 +107,9 @@ static neb_status check_run(struct neb_stage_site *s, const struct neb_stage_end
 }
 
 /* The numbers of the items depend on it. */
-static neb_status check_version(const struct neb_stage_site *s, const struct neb_stage_end *e, uint8_t flags)
+static neb_status check_version(const struct neb_stage_site *s, const struct neb_stage_end *e, bool outlined)
 {
-    if (!s->outlined == !(flags & OUTLINED)) return NEB_OK;
+    if (s->outlined == outlined) return NEB_OK;
     return neb__fail(
         NEB_ERR_VERSION,
         "site '%s' runs a nebula-i whose stages do not say what their batches look like, or knows another "
@@ -143,64 +117,26 @@ static neb_status check_version(const struct neb_stage_site *s, const struct neb
         e->other);
 }
 
-neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, struct neb_stage_head *head,
-                          const uint8_t **bytes, size_t *n)
+neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, const struct neb_stage_due *due,
+                          struct neb_stage_head *head, const uint8_t **bytes, size_t *n)
 {
     struct neb_stage_end *e = &s->end[way];
-    uint16_t left = 0;
-    neb__buf_clear(&s->message);
-    for (bool first = true;; first = false) {
+    s->inbox.begun = false; /* an error, or a request to stop, may have left a part of another one */
+    do {
+        struct neb_stage_item_head h;
         const uint8_t *p = NULL;
         size_t size = 0;
         NEB_TRY(receive(s, e, &p, &size));
-        NEB_TRY(check_version(s, e, p[5]));
-        NEB_TRY(check_run(s, e, neb__get32(p)));
-        struct neb_stage_head h = {.kind = (enum neb_stage_kind)p[4],
-                                   .bad = p[5] & BAD,
-                                   .number = neb__get32(p + 8),
-                                   .check = neb__get32(p + 12)};
-        uint16_t follow = neb__get16(p + 6);
-        if (follow >= PIECES || (!first && (h.kind != head->kind || follow + 1 != left)))
-            return neb__fail(NEB_ERR_CORRUPT, "a malformed message from site '%s'", e->other);
-        left = follow;
-        *head = h;
-        if (first && !follow) {
-            *bytes = p + HEAD;
-            *n = size - HEAD;
-            return NEB_OK;
-        }
-        NEB_TRY(neb__buf_append(&s->message, p + HEAD, size - HEAD));
-        if (!left) break;
-    }
-    *bytes = s->message.data;
-    *n = s->message.len;
+        (void)neb__stage_head_read(p, size, &h); /* receive() has seen that it is there */
+        NEB_TRY(check_version(s, e, h.outlined));
+        NEB_TRY(check_run(s, e, h.run));
+        NEB_TRY(neb__stage_inbox_add(&s->inbox, due, e->other, p, size, bytes, n));
+    } while (!*bytes);
+    *head = s->inbox.head;
     return NEB_OK;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------------------- */
-
-static enum neb_stage_kind kind_of(const struct neb_stage_message *m)
-{
-    return m->run == NEB_STAGE_TRAINS ? NEB_STAGE_ITEM_RUN : NEB_STAGE_ITEM_EVAL;
-}
-
-static neb_status encode(const struct neb_stage_message *m, const float *values, int bits,
-                         struct neb_buf *out)
-{
-    for (int i = 0; i < m->parts; i++) {
-        NEB_TRY(neb__activations_encode(values, (size_t)m->part[i].used, (uint32_t)m->width, bits, out));
-        values += m->part[i].rows * m->width;
-    }
-    return NEB_OK;
-}
-
-static double size_at(const struct neb_stage_message *m, int bits)
-{
-    double n = HEAD;
-    for (int i = 0; i < m->parts; i++)
-        n += (double)neb__activations_size((size_t)m->part[i].used, (uint32_t)m->width, bits);
-    return n;
-}
 
 /* The items of a message that a crash has cut off have one number of bits, also where the bits have followed the line to another one
  * since. */
@@ -208,14 +144,15 @@ static neb_status bits_of_begun(struct neb_stage_end *e, int *bits, bool *bad)
 {
     const uint8_t *p;
     size_t n;
+    struct neb_stage_item_head h;
     struct neb_stream_info info;
     neb_status status = neb__stream_recall(e->stream, e->at + 1, &p, &n);
     if (status == NEB_ERR_NOTFOUND) return NEB_OK; /* the other site has it */
     NEB_TRY(status);
-    *bad = n >= HEAD && p[5] & BAD;
-    if (*bad || n < HEAD + NEB_STREAM_HEADER) return NEB_OK;
-    size_t frame = NEB_STREAM_HEADER + (size_t)neb__get32(p + HEAD + 16);
-    if (neb__stream_peek(p + HEAD, frame, &info) != NEB_OK)
+    *bad = neb__stage_head_read(p, n, &h) && h.message.bad;
+    if (*bad || n < NEB_STAGE_HEAD + NEB_STREAM_HEADER) return NEB_OK;
+    p += NEB_STAGE_HEAD;
+    if (neb__stream_peek(p, NEB_STREAM_HEADER + (size_t)neb__get32(p + 16), &info) != NEB_OK)
         return neb__fail(NEB_ERR_CORRUPT, "the journal for site '%s' holds no hidden states", e->other);
     *bits = info.bits;
     return NEB_OK;
@@ -237,17 +174,17 @@ neb_status neb__stage_give(void *site, const struct neb_stage_message *m, const 
 {
     struct neb_stage_site *s = site;
     struct neb_stage_end *e = &s->end[m->back ? NEB_BACK_OUT : NEB_AHEAD_OUT];
-    struct neb_stage_head head = {.kind = kind_of(m), .number = m->number, .check = m->check};
-    const size_t pieces = pieces_of((size_t)size_at(m, 32));
+    struct neb_stage_head head = {.kind = neb__stage_kind_of(m), .number = m->number, .check = m->check};
+    const size_t pieces = neb__stage_pieces((size_t)neb__stage_run_size(m, 32));
     int64_t since = neb__now_ns();
     int bits = s->bits;
     bool begun;
-    if (m->run == NEB_STAGE_TRAINS) s->item_bytes = size_at(m, 8);
-    NEB_TRY(make_room(s, e, size_at(m, bits)));
+    if (m->run == NEB_STAGE_TRAINS) s->item_bytes = neb__stage_run_size(m, 8);
+    NEB_TRY(make_room(s, e, neb__stage_run_size(m, bits)));
     if (skip(e, pieces, &begun)) return NEB_OK;
     neb__buf_clear(&s->message);
     if (begun) NEB_TRY(bits_of_begun(e, &bits, &head.bad));
-    neb_status status = head.bad ? NEB_ERR_RANGE : encode(m, values, bits, &s->message);
+    neb_status status = head.bad ? NEB_ERR_RANGE : neb__stage_run_encode(m, values, bits, &s->message);
     if (status == NEB_ERR_RANGE) { /* the receiver fills in what makes all stages skip the step */
         head.bad = true;
         neb__buf_clear(&s->message);
@@ -258,51 +195,22 @@ neb_status neb__stage_give(void *site, const struct neb_stage_message *m, const 
     return put_pieces(s, e, &head, s->message.data, s->message.len, pieces);
 }
 
-static neb_status decode_part(const struct neb_stage_end *e, const struct neb_stage_message *m, int i,
-                              struct neb_reader *r, float *to)
-{
-    size_t size = r->left >= NEB_STREAM_HEADER ? NEB_STREAM_HEADER + (size_t)neb__get32(r->p + 16) : 0;
-    const uint8_t *frame = size ? neb__read(r, size) : NULL;
-    size_t used = (size_t)(m->part[i].used * m->width), all = (size_t)(m->part[i].rows * m->width);
-    if (!frame ||
-        neb__activations_decode(frame, size, (size_t)m->part[i].used, (uint32_t)m->width, to) != NEB_OK)
-        return neb__fail(NEB_ERR_CORRUPT, "malformed hidden states or gradients from site '%s'", e->other);
-    memset(to + used, 0, (all - used) * sizeof *to);
-    return NEB_OK;
-}
-
-static neb_status another_batch(const struct neb_stage_end *e)
-{
-    return neb__fail(
-        NEB_ERR_CONFIG,
-        "site '%s' has drawn another batch: data, tokenizer, seed, train.tokens, train.max_len, "
-        "train.micro, train.mask and train.eval_every must be the same at all sites that have the text",
-        e->other);
-}
-
 neb_status neb__stage_take(void *site, const struct neb_stage_message *m, float *values)
 {
     struct neb_stage_site *s = site;
-    enum neb_stage_way way = m->back ? NEB_BACK_IN : NEB_AHEAD_IN;
-    struct neb_stage_end *e = &s->end[way];
+    const enum neb_stage_way way = m->back ? NEB_BACK_IN : NEB_AHEAD_IN;
+    const struct neb_stage_due due = neb__stage_due_run(m);
     struct neb_stage_head head;
     const uint8_t *bytes;
     size_t n, all = 0;
-    NEB_TRY(neb__stage_get(s, way, &head, &bytes, &n));
+    NEB_TRY(neb__stage_get(s, way, &due, &head, &bytes, &n));
     int64_t since = neb__now_ns();
-    if (head.kind != kind_of(m) || head.number != m->number || head.check != m->check)
-        return another_batch(e);
     for (int i = 0; i < m->parts; i++) all += (size_t)(m->part[i].rows * m->width);
     for (size_t i = 0; head.bad && i < all; i++) values[i] = NAN;
     if (head.bad) return NEB_OK;
-    struct neb_reader r = {bytes, n, false};
-    for (int i = 0; i < m->parts; i++) {
-        NEB_TRY(decode_part(e, m, i, &r, values));
-        values += m->part[i].rows * m->width;
-    }
+    neb_status status = neb__stage_run_decode(m, s->end[way].other, bytes, n, values);
     s->code_s += neb__seconds_since(since);
-    return r.left ? neb__fail(NEB_ERR_CORRUPT, "bytes behind the end of a message from site '%s'", e->other)
-                  : NEB_OK;
+    return status;
 }
 
 /* ---- outlines --------------------------------------------------------------------------------------------- */
@@ -313,8 +221,8 @@ neb_status neb__stage_take_outline(void *site, struct neb_buf *out)
     struct neb_stage_head head;
     const uint8_t *bytes;
     size_t n;
-    NEB_TRY(neb__stage_get(s, NEB_AHEAD_IN, &head, &bytes, &n));
-    if (head.kind != NEB_STAGE_ITEM_OUTLINE) return another_batch(&s->end[NEB_AHEAD_IN]);
+    const struct neb_stage_due due = {.kind = NEB_STAGE_ITEM_OUTLINE, .most = NEB_STAGE_OUTLINE_MAX};
+    NEB_TRY(neb__stage_get(s, NEB_AHEAD_IN, &due, &head, &bytes, &n));
     neb__buf_clear(out);
     return neb__buf_append(out, bytes, n);
 }
@@ -331,59 +239,55 @@ neb_status neb__stage_give_outline(void *site, const void *bytes, size_t n)
 /* ---- sums ------------------------------------------------------------------------------------------------- */
 
 /* Takes a table of all stages' numbers and keeps the rows of the stages [from, to). */
-static neb_status take_rows(struct neb_stage_site *s, enum neb_stage_way way, int n, int from, int to,
-                            double *table)
+static neb_status take_rows(struct neb_stage_site *s, enum neb_stage_way way, int from, int to,
+                            struct neb_stage_sums *table)
 {
+    const struct neb_stage_due due = {.kind = NEB_STAGE_ITEM_SUMS, .most = (size_t)s->stages * sizeof *table};
     struct neb_stage_head head;
     const uint8_t *bytes;
-    size_t size, row = (size_t)n * sizeof *table;
+    size_t size;
     if (!neb__stage_in_line(s, way)) return NEB_OK;
-    NEB_TRY(neb__stage_get(s, way, &head, &bytes, &size));
-    if (head.kind != NEB_STAGE_ITEM_SUMS || size != (size_t)s->stages * row)
-        return another_batch(&s->end[way]);
-    memcpy(table + (size_t)from * (size_t)n, bytes + (size_t)from * row, (size_t)(to - from) * row);
-    return NEB_OK;
+    NEB_TRY(neb__stage_get(s, way, &due, &head, &bytes, &size));
+    return neb__stage_sums_decode(s->end[way].other, bytes, size, s->stages, from, to, table);
 }
 
-static neb_status give_rows(struct neb_stage_site *s, enum neb_stage_way way, int n, const double *table)
+static neb_status give_rows(struct neb_stage_site *s, enum neb_stage_way way,
+                            const struct neb_stage_sums *table)
 {
     struct neb_stage_head head = {.kind = NEB_STAGE_ITEM_SUMS};
     if (!neb__stage_in_line(s, way)) return NEB_OK;
-    return neb__stage_put(s, way, &head, table, (size_t)(s->stages * n) * sizeof *table);
+    return neb__stage_put(s, way, &head, table, (size_t)s->stages * sizeof *table);
 }
 
 /* The last stage ends its backwards first and says its part at once, so it has come to the first one before that ends
  * its own: the first stage goes on without waiting. What the first one says comes before its next hidden states. */
-neb_status neb__stage_add_up(void *site, double *own, int n)
+neb_status neb__stage_add_up(void *site, struct neb_stage_sums *own)
 {
     struct neb_stage_site *s = site;
-    double table[STAGES_MAX * SUMS_MAX] = {0};
-    if (n > SUMS_MAX || s->stages > STAGES_MAX)
-        return neb__fail(NEB_ERR_LIMIT, "%d sums of %d stages", n, s->stages);
-    memcpy(table + s->stage * n, own, (size_t)n * sizeof *own);
-    NEB_TRY(take_rows(s, NEB_BACK_IN, n, s->stage + 1, s->stages, table));
-    NEB_TRY(give_rows(s, NEB_BACK_OUT, n, table));
-    NEB_TRY(take_rows(s, NEB_AHEAD_IN, n, 0, s->stage, table));
-    NEB_TRY(give_rows(s, NEB_AHEAD_OUT, n, table));
-    for (int i = 0; i < n; i++) {
-        double sum = 0;
-        for (int k = 0; k < s->stages; k++) sum += table[k * n + i];
-        own[i] = sum;
-    }
+    struct neb_stage_sums table[NEB_JOB_SITES] = {0};
+    table[s->stage] = *own;
+    NEB_TRY(take_rows(s, NEB_BACK_IN, s->stage + 1, s->stages, table));
+    NEB_TRY(give_rows(s, NEB_BACK_OUT, table));
+    NEB_TRY(take_rows(s, NEB_AHEAD_IN, 0, s->stage, table));
+    NEB_TRY(give_rows(s, NEB_AHEAD_OUT, table));
+    neb__stage_sums_total(table, s->stages, own);
     return NEB_OK;
 }
 
 neb_status neb__stage_spread(void *site, void *bytes, size_t n)
 {
     struct neb_stage_site *s = site;
-    struct neb_stage_head head = {.kind = NEB_STAGE_ITEM_SPREAD};
+    const struct neb_stage_due due = {.kind = NEB_STAGE_ITEM_SPREAD, .most = n};
+    struct neb_stage_head head;
     const enum neb_stage_way in = s->place.ring ? NEB_AHEAD_IN : NEB_BACK_IN,
                              out = s->place.ring ? NEB_AHEAD_OUT : NEB_BACK_OUT;
     const uint8_t *from;
     size_t size;
     if (neb__stage_in_line(s, in)) {
-        NEB_TRY(neb__stage_get(s, in, &head, &from, &size));
-        if (head.kind != NEB_STAGE_ITEM_SPREAD || size != n) return another_batch(&s->end[in]);
+        NEB_TRY(neb__stage_get(s, in, &due, &head, &from, &size));
+        if (size != n)
+            return neb__fail(NEB_ERR_CORRUPT, "site '%s' sent %zu bytes of an evaluation's %zu",
+                             s->end[in].other, size, n);
         memcpy(bytes, from, n);
     }
     head = (struct neb_stage_head){.kind = NEB_STAGE_ITEM_SPREAD};

@@ -165,6 +165,7 @@ neb_status neb__stage_site_open_at(const struct neb_job *job, const struct neb_s
     s->place = *place;
     neb__buf_init(&s->item, NEB_STREAM_ITEM_MAX);
     neb__buf_init(&s->message, MESSAGE_MAX);
+    neb__buf_init(&s->inbox.bytes, MESSAGE_MAX);
     neb_status status = open_all(s);
     if (status != NEB_OK) {
         neb__stage_site_close(s);
@@ -180,6 +181,7 @@ void neb__stage_site_close(struct neb_stage_site *s)
     for (int i = 0; i < NEB_STAGE_WAYS; i++) neb_stream_close(s->end[i].stream);
     neb__buf_free(&s->item);
     neb__buf_free(&s->message);
+    neb__buf_free(&s->inbox.bytes);
     neb__free(s);
 }
 

@@ -7,13 +7,15 @@
  * the ends of the model hear what the batches look like, and may do without the text. So no text crosses. A successful open owes a close.
  *
  *     stage_site.c     opening, waiting, checkpoints, the end
- *     stage_item.c     what a message looks like as items of a stream
+ *     stage_message.c  what a message looks like as items of a stream: pure
+ *     stage_item.c     messages over the streams
  *     stage_gather.c   the whole model at the first site
  *     stage_rate.c     bits and depth for a measured line: pure
  *     stage_control.c  measures, asks stage_rate.c and carries out the answer */
 #ifndef NEB_SPLIT_STAGE_SITE_H
 #define NEB_SPLIT_STAGE_SITE_H
 
+#include "split/stage_message.h"
 #include "split/stage_rate.h"
 #include "store/checkpoint.h"
 #include "task/data.h"
@@ -84,9 +86,10 @@ struct neb_stage_site {
     struct {
         int64_t step;
         struct neb_stage_marks marks;
-    } saved[2]; /* checkpoints handed to the writer, newest last */
-    struct neb_buf item, message;
-    uint32_t run; /* tag of the run; every item begins with it */
+    } saved[2];                   /* checkpoints handed to the writer, newest last */
+    struct neb_buf item, message; /* what goes out */
+    struct neb_stage_inbox inbox; /* what comes in */
+    uint32_t run;                 /* tag of the run; every item begins with it */
     bool run_known;
     bool
         outlined; /* some stage of the run hears what the batches look like: the items are of the second version */
@@ -133,6 +136,19 @@ bool neb__stage_site_wants_save(struct neb_stage_site *s);
 neb_status neb__stage_site_gather(struct neb_stage_site *s, struct neb_work *w);
 bool neb__stage_site_has_model(const struct neb_stage_site *s); /* the first one */
 
+/* The whole model on its way to the first site. */
+struct neb_stage_whole {
+    neb_params *params;
+    uint64_t *got; /* of each parameter: values that are here */
+    float *values; /* of the whole slab */
+};
+/* The values of a parameter come from its first to its last. NEB_ERR_CORRUPT: of no parameter, of this site's own, twice, or in
+ * another order */
+neb_status neb__stage_whole_put(struct neb_stage_whole *w, const struct neb_stage_chunk *c,
+                                const void *values);
+/* NEB_ERR_CORRUPT: values are missing */
+neb_status neb__stage_whole_check(const struct neb_stage_whole *w);
+
 /* The last checkpoint is on disk, and the model where it belongs. Stays until the neighbours need nothing more. */
 neb_status neb__stage_site_finish(struct neb_stage_site *s);
 
@@ -148,36 +164,19 @@ void neb__stage_facts_of(struct neb_work *w, struct neb_stage_facts *out);
 
 /* ---- between the files ---------------------------------------------------------------------------------- */
 
-enum neb_stage_kind {
-    NEB_STAGE_ITEM_RUN = 1, /* hidden states or gradients of a step */
-    NEB_STAGE_ITEM_EVAL,    /* hidden states of held-out text */
-    NEB_STAGE_ITEM_SUMS,
-    NEB_STAGE_ITEM_SPREAD,
-    NEB_STAGE_ITEM_VALUES, /* of parameters */
-    NEB_STAGE_ITEM_END,
-    NEB_STAGE_ITEM_OUTLINE /* of the batches of a step, or of held-out text: text/batch_outline.h */
-};
-
-/* What stands before the bytes of a message. */
-struct neb_stage_head {
-    enum neb_stage_kind kind;
-    bool bad;               /* a value was not finite, and no bytes follow */
-    uint32_t number, check; /* as in struct neb_stage_message; else 0 */
-};
-
 /* A message, cut into items where it is longer than one. get: the bytes are good until the next call. NEB_ERR_AGAIN (quiet): stopped;
- * NEB_ERR_CORRUPT, NEB_ERR_CONFIG: not the message that comes next */
+ * NEB_ERR_CORRUPT, NEB_ERR_CONFIG: not the message that is due */
 neb_status neb__stage_put(struct neb_stage_site *s, enum neb_stage_way way, const struct neb_stage_head *head,
                           const void *bytes, size_t n);
-neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, struct neb_stage_head *head,
-                          const uint8_t **bytes, size_t *n);
+neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, const struct neb_stage_due *due,
+                          struct neb_stage_head *head, const uint8_t **bytes, size_t *n);
 /* There is a stream, and the other site is the next one in the line: in a ring the streams between last and first site carry runs
  * alone. */
 bool neb__stage_in_line(const struct neb_stage_site *s, enum neb_stage_way way);
 /* The functions of `ways`. */
 neb_status neb__stage_take(void *site, const struct neb_stage_message *m, float *values);
 neb_status neb__stage_give(void *site, const struct neb_stage_message *m, const float *values);
-neb_status neb__stage_add_up(void *site, double *own, int n);
+neb_status neb__stage_add_up(void *site, struct neb_stage_sums *own);
 neb_status neb__stage_spread(void *site, void *bytes, size_t n);
 neb_status neb__stage_take_outline(void *site, struct neb_buf *out);
 neb_status neb__stage_give_outline(void *site, const void *bytes, size_t n);

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VALUES_MAX = 1 << 28, SUMS_MAX = 64, CHUNK = 1 << 20 };
+enum { VALUES_MAX = 1 << 28, CHUNK = 1 << 20 };
 
 /* ---- the gateway ------------------------------------------------------------------------------------------- */
 
@@ -49,7 +49,7 @@ static neb_status check(const struct neb_gate_ask *q)
         NEB_TRY(values_of(&q->message, &n));
         return q->bytes == n * 4 ? NEB_OK : malformed();
     case NEB_GATE_ASKS_TAKE: NEB_TRY(values_of(&q->message, &n)); return q->bytes ? malformed() : NEB_OK;
-    case NEB_GATE_ASKS_SUMS: return q->bytes <= SUMS_MAX * sizeof(double) ? NEB_OK : malformed();
+    case NEB_GATE_ASKS_SUMS: return q->bytes == sizeof(struct neb_stage_sums) ? NEB_OK : malformed();
     case NEB_GATE_ASKS_SPREAD: return q->bytes <= 1 << 16 ? NEB_OK : malformed();
     case NEB_GATE_ASKS_OUT: return q->chunk.n <= CHUNK && q->bytes == q->chunk.n * 4 ? NEB_OK : malformed();
     case NEB_GATE_ASKS_OUTLINE_OUT: return q->bytes <= NEB_STAGE_OUTLINE_MAX ? NEB_OK : malformed();
@@ -79,8 +79,7 @@ static neb_status carry_out(struct neb_stage_site *s, const struct neb_gate_ask 
         NEB_TRY(w->give(w->arg, &q->message, (const float *)(const void *)values->data));
         neb__buf_clear(values);
         return NEB_OK;
-    case NEB_GATE_ASKS_SUMS:
-        return w->add_up(w->arg, (double *)(void *)values->data, (int)(values->len / sizeof(double)));
+    case NEB_GATE_ASKS_SUMS: return w->add_up(w->arg, (struct neb_stage_sums *)(void *)values->data);
     case NEB_GATE_ASKS_SPREAD: return w->spread(w->arg, values->data, values->len);
     case NEB_GATE_ASKS_OUTLINE_IN: return w->take_outline(w->arg, values);
     case NEB_GATE_ASKS_OUTLINE_OUT:
@@ -167,10 +166,10 @@ static neb_status give(void *channel, const struct neb_stage_message *m, const f
                 n * sizeof *values);
 }
 
-static neb_status add_up(void *channel, double *own, int n)
+static neb_status add_up(void *channel, struct neb_stage_sums *own)
 {
-    NEB_TRY(tell(channel, (struct neb_gate_ask){.kind = NEB_GATE_ASKS_SUMS}, own, (size_t)n * sizeof *own));
-    return hear(channel, own, (size_t)n * sizeof *own);
+    NEB_TRY(tell(channel, (struct neb_gate_ask){.kind = NEB_GATE_ASKS_SUMS}, own, sizeof *own));
+    return hear(channel, own, sizeof *own);
 }
 
 static neb_status spread(void *channel, void *bytes, size_t n)
