@@ -98,6 +98,27 @@ static void limited_memory_begins_with_one(void **state)
     assert_int_equal(r.depth, 6);
 }
 
+/* A depth that a stage could not have is not asked for again; less is. */
+static void a_depth_without_memory(void **state)
+{
+    (void)state;
+    struct neb_stage_rate r = begin(0, 0, 1, 64);
+    struct neb_stage_rate_sample in = {.turn = 0.01, .rtt = 0.2, .line = 1e9, .bytes = 1e5};
+    assert_true(neb__stage_rate_step(&r, &in));
+    assert_true(r.depth > 20);
+    neb__stage_rate_cap(&r, 3);
+    assert_int_equal(r.depth, 3);
+    assert_false(neb__stage_rate_step(&r, &in));
+    assert_int_equal(r.depth, 3);
+    in.rtt = 0.001;
+    in.room = 64;
+    (void)neb__stage_rate_step(&r, &in);
+    assert_true(r.depth <= 3);
+    in.rtt = 1;
+    (void)neb__stage_rate_step(&r, &in);
+    assert_int_equal(r.depth, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -106,6 +127,7 @@ int main(void)
         cmocka_unit_test(a_job_may_fix_both),
         cmocka_unit_test(limits),
         cmocka_unit_test(limited_memory_begins_with_one),
+        cmocka_unit_test(a_depth_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

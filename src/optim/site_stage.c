@@ -129,6 +129,7 @@ neb_status neb__site_stage_set_depth(struct neb_site_stage *s, int depth)
     if (depth == s->depth) return NEB_OK;
     drop_slots(s);
     neb_status status = make_slots(s, depth);
+    if (status == NEB_OK) status = neb__tape_reserve_slots(s->tape);
     if (status == NEB_OK) {
         s->depth = depth;
         return NEB_OK;

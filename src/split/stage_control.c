@@ -1,5 +1,6 @@
 /* stage_control.c: fits a stage to its lines. Between steps, at most once a second, it measures, asks stage_rate.c and
  * carries out the answer. A depth for which there is no memory is not tried. */
+#include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "run/session.h"
@@ -40,21 +41,28 @@ static void look(const struct neb_stage_site *s, struct neb_stage_rate_sample *o
     }
 }
 
-/* Slots that fit into train.memory; 0: there is no limit. */
+/* Slots that fit into the memory that is free; 0: it is not known. */
 static int room(const struct neb_stage_site *s, const struct neb_stage_facts *f)
 {
-    const int64_t limit = s->job->train.memory, copies = s->job->parallel.data;
-    if (limit <= 0 || f->slot_bytes <= 0) return 0;
-    int64_t more = (limit - f->memory_used) / f->slot_bytes * copies;
-    return (int)(more < 0 ? f->depth : f->depth + more);
+    if (f->free_bytes < 0 || f->slot_bytes <= 0 || f->depth < 1) return 0;
+    const int64_t more = f->free_bytes / f->slot_bytes * s->job->parallel.data;
+    return f->depth + (int)neb__clamp_int(more, 0, s->job->train.micro);
+}
+
+/* The step went on with fewer in flight than it was told: there was no memory for more, and there will be none. */
+static void learn_room(struct neb_stage_site *s, const struct neb_stage_facts *f)
+{
+    if (f->depth < 1 || f->depth >= s->rate.depth || !s->rate.config.behind) return;
+    neb__warn("no memory for %d micro-batches in flight: %d it is, as before", s->rate.depth, f->depth);
+    neb__stage_rate_cap(&s->rate, f->depth);
+    s->readings.window = s->rate.depth;
 }
 
 void neb__stage_facts_of(struct neb_work *w, struct neb_stage_facts *out)
 {
-    struct neb_device_info info;
-    neb_device_get_info(neb__work_device(w), &info);
-    *out = (struct neb_stage_facts){
-        .slot_bytes = neb__work_slot_bytes(w), .memory_used = info.memory_used, .depth = neb__work_depth(w)};
+    *out = (struct neb_stage_facts){.slot_bytes = neb__work_slot_bytes(w),
+                                    .free_bytes = neb__work_free_bytes(w),
+                                    .depth = neb__work_depth(w)};
     neb__work_site_times(w, &out->times);
 }
 
@@ -64,6 +72,7 @@ int neb__stage_control(struct neb_stage_site *s, const struct neb_stage_facts *f
     struct neb_stage_rate_sample in = {.bytes = s->item_bytes, .room = room(s, f)};
     s->readings.out = s->end[NEB_AHEAD_OUT].all_bytes + s->end[NEB_BACK_OUT].all_bytes;
     s->readings.in = s->end[NEB_AHEAD_IN].all_bytes + s->end[NEB_BACK_IN].all_bytes;
+    learn_room(s, f);
     if (neb__seconds_since(s->looked_ns) < period) return s->rate.depth;
     int64_t micros = now.micros - s->seen.micros;
     if (micros > 0)

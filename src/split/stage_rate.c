@@ -37,6 +37,11 @@ void neb__stage_rate_init(struct neb_stage_rate *r, const struct neb_stage_rate_
     if (!c->behind || (c->careful && !c->depth)) r->depth = 1;
 }
 
+void neb__stage_rate_cap(struct neb_stage_rate *r, int depth)
+{
+    r->most = r->depth = depth;
+}
+
 static int wanted_bits(const struct neb_stage_rate *r, double turn, double line, double bytes)
 {
     if (r->config.bits) return r->config.bits;
@@ -56,7 +61,8 @@ bool neb__stage_rate_step(struct neb_stage_rate *r, const struct neb_stage_rate_
     if (c->behind && !c->depth && rtt > 0) {
         double away = c->behind * (rtt + 2 * transfer);
         depth = clamped(c->behind + 1 + ceil(away / turn), 1, c->micro);
-        if (in->room > 0 && depth > in->room) depth = clamped(in->room, 1, depth);
+        if (in->room > 0 && depth > in->room) depth = in->room;
+        if (r->most > 0 && depth > r->most) depth = r->most;
     }
     if (bits == r->bits && depth == r->depth) return false;
     if (bits != r->bits)

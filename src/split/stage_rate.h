@@ -27,9 +27,12 @@ struct neb_stage_rate_sample {
 struct neb_stage_rate {
     struct neb_stage_rate_config config;
     int bits, depth;
+    int most;         /* … and no more than this; 0: that is not known */
     char reason[200]; /* of the last change; "" until there is one */
 };
 
+/* There is no memory for more than this depth, from now on. */
+void neb__stage_rate_cap(struct neb_stage_rate *r, int depth);
 void neb__stage_rate_init(struct neb_stage_rate *r, const struct neb_stage_rate_config *c);
 
 /* True: bits or depth changed, and `reason` says why. A value that is negative or not finite counts as 0. */

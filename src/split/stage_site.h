@@ -71,7 +71,7 @@ struct neb_stage_carrier {
 /* What the control must know of the work. */
 struct neb_stage_facts {
     struct neb_site_stage_times times;
-    int64_t slot_bytes, memory_used;
+    int64_t slot_bytes, free_bytes; /* of the device; negative: not known */
     int depth;
 };
 

@@ -80,12 +80,14 @@ bool neb__work_shares_masters(const struct neb_work *w);
 /* One stage of the model is here, and the others are at other sites. */
 bool neb__work_has_stage(const struct neb_work *w);
 bool neb__work_param_here(const neb_param *p); /* it is one of the stage's */
-/* Seconds and micro-batches of it; micro-batches in flight, between steps. */
+/* Seconds and micro-batches of it; micro-batches in flight, between steps. NEB_ERR_NOMEM: as many as before are in flight */
 void neb__work_site_times(const struct neb_work *w, struct neb_site_stage_times *out);
 neb_status neb__work_set_depth(struct neb_work *w, int depth);
 int neb__work_depth(const struct neb_work *w);
 /* Bytes that a micro-batch in flight takes of the device, measured; 0: not known yet. */
 int64_t neb__work_slot_bytes(const struct neb_work *w);
+/* Bytes that this rank's device can still give, within train.memory; negative: not known. */
+int64_t neb__work_free_bytes(const struct neb_work *w);
 /* Host memory for all values of the whole model, those that are here filled in. When the rest is there, too,
  * neb__work_have_whole() makes whole parameters readable. NULL: no memory. */
 float *neb__work_whole(struct neb_work *w, int64_t *n);

@@ -6,8 +6,10 @@
 #include "base/mem.h"
 #include "optim/optimizer.h"
 #include "optim/site_stage.h"
+#include "task/memory_check.h"
 #include "task/work_slots.h"
 
+#include <math.h>
 #include <string.h>
 
 bool neb__work_has_stage(const struct neb_work *w)
@@ -144,19 +146,41 @@ int64_t neb__work_slot_bytes(const struct neb_work *w)
     return w->stages && w->stages->slots ? (info.memory_used - w->opened) / w->stages->slots : 0;
 }
 
-/* The inputs of a smaller number of slots stay. */
+/* A machine is left a tenth of what it has free. */
+int64_t neb__work_free_bytes(const struct neb_work *w)
+{
+    struct neb_device_info info;
+    neb_device_get_info(w->dev, &info);
+    const double used = (double)info.memory_used, cap = (double)w->job->train.memory;
+    double left = cap > 0 ? cap - used : HUGE_VAL;
+    if (!strcmp(w->dev->ops->name, "cpu"))
+        left = fmin(left, 0.9 * neb__memory_of_host() / neb__group_size(neb__layout_world(w->layout)));
+    else if (info.memory_total > 0)
+        left = fmin(left, (double)info.memory_total - used);
+    return isfinite(left) ? (int64_t)fmax(0, left) : -1;
+}
+
+/* The first input stays. */
+static neb_status make_inputs(struct neb_work *w, int depth)
+{
+    struct neb_work_stages *s = w->stages;
+    const int copies = neb__group_size(neb__layout_data(w->layout));
+    if (s->inputs) w->input = s->inputs[0];
+    for (int i = 1; s->inputs && i < s->slots; i++) neb__model_input_destroy(s->inputs[i]);
+    neb__free(s->inputs);
+    s->inputs = NULL;
+    return neb__work_make_slots(w, &s->limits, (depth + copies - 1) / copies + comes_twice(w));
+}
+
 neb_status neb__work_set_depth(struct neb_work *w, int depth)
 {
     struct neb_work_stages *s = w->stages;
-    if (!s || !s->site || !w->links.stage.ways->behind || depth == neb__site_stage_depth(s->site))
-        return NEB_OK;
-    w->input = s->inputs[0];
-    for (int i = 1; i < s->slots; i++) neb__model_input_destroy(s->inputs[i]);
-    neb__free(s->inputs);
-    s->inputs = NULL;
-    const int copies = neb__group_size(neb__layout_data(w->layout));
-    NEB_TRY(neb__work_make_slots(w, &s->limits, (depth + copies - 1) / copies + comes_twice(w)));
-    return neb__site_stage_set_depth(s->site, depth);
+    const int before = neb__work_depth(w);
+    if (!s || !s->site || !w->links.stage.ways->behind || depth == before) return NEB_OK;
+    neb_status status = make_inputs(w, depth);
+    if (status == NEB_OK) status = neb__site_stage_set_depth(s->site, depth);
+    if (status == NEB_ERR_NOMEM) NEB_TRY(make_inputs(w, before));
+    return status;
 }
 
 neb_status neb__work_resize_site(struct neb_work *w, const struct neb_model_input_limits *limits)

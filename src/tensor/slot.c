@@ -94,6 +94,19 @@ neb_status neb__tape_set_slots(neb_tape *t, int n)
     return NEB_OK;
 }
 
+neb_status neb__tape_reserve_slots(neb_tape *t)
+{
+    neb_device *d = t->dev;
+    const size_t most = t->slot ? t->slots[0].arena_bytes : t->arena_bytes;
+    for (int i = 1; most && i < t->n_slots; i++) {
+        struct neb_tape_slot *s = &t->slots[i];
+        if (i == t->slot || s->arena) continue;
+        NEB_TRY(d->ops->alloc(d->ctx, most, (void **)&s->arena));
+        s->arena_bytes = most;
+    }
+    return NEB_OK;
+}
+
 int neb__tape_slot(const neb_tape *t)
 {
     return t->slot;

@@ -21,6 +21,9 @@
 
 /* n slots, empty. Only while nothing is in flight. NEB_ERR_NOMEM */
 neb_status neb__tape_set_slots(neb_tape *t, int n);
+/* Every slot gets as much memory as the first one needed so far, so that one that cannot have it is known before a run.
+ * NEB_ERR_NOMEM */
+neb_status neb__tape_reserve_slots(neb_tape *t);
 void neb__tape_free_slots(neb_tape *t);
 int neb__tape_slot(const neb_tape *t); /* the present one: model functions keep what they need by it */
 int neb__tape_in_flight(const neb_tape *t);

@@ -48,9 +48,19 @@ bool neb__trainer_leads(const struct neb_trainer *t)
 
 /* ---- what all ranks do together --------------------------------------------------------------------------- */
 
+/* All ranks have the same depth. Where one has no memory for it, all keep that of the step before; stage_control.c sees it. */
+static neb_status set_depth(struct neb_trainer *t, int depth)
+{
+    const int before = neb__work_depth(t->work);
+    if (depth == before) return NEB_OK;
+    neb_status status = neb__work_set_depth(t->work, depth), agreed = neb__group_agree(t->ranks, status);
+    if (agreed != NEB_ERR_NOMEM) return agreed;
+    return status == NEB_OK ? neb__work_set_depth(t->work, before) : NEB_OK;
+}
+
 static neb_status step(struct neb_trainer *t, const struct order *o, struct neb_work_step *out)
 {
-    if (o->depth) NEB_TRY(neb__work_set_depth(t->work, (int)o->depth));
+    if (o->depth) NEB_TRY(set_depth(t, (int)o->depth));
     if (o->keyed) neb__work_set_key(t->work, &o->key);
     neb_status status = neb__work_step(t->work, (float)o->lr, out);
     t->made++;

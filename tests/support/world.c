@@ -79,6 +79,12 @@ void world_open(struct world *w, const char *text, const struct neb_step_links *
 
 void world_open_words(struct world *w, const char *text, const char *words)
 {
+    world_open_linked(w, text, words, NULL);
+}
+
+void world_open_linked(struct world *w, const char *text, const char *words,
+                       const struct neb_step_links *links)
+{
     char copy[800], *list[16], *rest;
     int n = 0;
     snprintf(copy, sizeof copy, "%s", words);
@@ -86,7 +92,7 @@ void world_open_words(struct world *w, const char *text, const char *words)
         assert_true(n < 16);
         list[n++] = word;
     }
-    open_job(w, text, list, n, NULL);
+    open_job(w, text, list, n, links);
 }
 
 void world_close(struct world *w)

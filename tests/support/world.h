@@ -26,6 +26,8 @@ void world_pairs(const char *name, int lines, unsigned seed);
 void world_open(struct world *w, const char *text, const struct neb_step_links *links);
 /* The same with "section.key=value", separated by blanks, that win over the file. */
 void world_open_words(struct world *w, const char *text, const char *words);
+void world_open_linked(struct world *w, const char *text, const char *words,
+                       const struct neb_step_links *links);
 void world_close(struct world *w);
 double world_step(struct world *w);                 /* the loss */
 void world_save(struct world *w, const char *name); /* the model, as a folder in world_dir */
