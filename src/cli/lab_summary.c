@@ -65,6 +65,13 @@ static void say_next(const struct neb_job *job)
         printf("  nebula-i status %s     # how every site stands\n", job->out);
         return;
     }
+    if (job->plan != NEB_STRATEGY_PIPELINE || job->wan.gather) return;
+    printf("Every site has its part of the model. Next:\n  nebula-i export --join");
+    for (int i = 0; i < job->n_sites; i++) {
+        neb__lab_site_out(job, job->out, i, out, sizeof out);
+        printf(" %s", out);
+    }
+    printf(" %s/model\n", job->out);
 }
 
 /* ---- programs of the user's -------------------------------------------------------------------------------------- */

@@ -245,6 +245,9 @@ static const struct neb_opt wan_table[] = {
         "pipeline: most that a neighbour must keep for this site until its checkpoints cover it; earlier "
         "checkpoints hold it",
         NEB_OPT_RANGE(1 << 20, 4294967296.0)),
+    WAN(gather, NEB_OPT_BOOL, "yes", NULL,
+        "pipeline: the first site gets the whole model at the end; no: every site keeps its part, for "
+        "nebula-i export --join"),
     WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
         "tutor: answers kept on the student's disk, so that none crosses twice; 0: no cache"),
     WAN(recorded, NEB_OPT_TEXT, "", NULL,

@@ -102,7 +102,7 @@ struct neb_job_wan {
     double outer_lr, outer_momentum, tokens, max_rate, clip, noise;
     int64_t max_bytes_per_hour, ledger_quota, end_seconds, end_bytes;
     char *rung, *prefer, *end, *influence, *quorum;
-    bool wait, archive;
+    bool wait, archive, gather;
 };
 
 /* What must not be learned from what this site sends (docs/privacy.md). */

@@ -70,8 +70,7 @@ int neb__stage_control(struct neb_stage_site *s, const struct neb_stage_facts *f
 {
     const struct neb_site_stage_times now = f->times;
     struct neb_stage_rate_sample in = {.bytes = s->item_bytes, .room = room(s, f)};
-    s->readings.out = s->end[NEB_AHEAD_OUT].all_bytes + s->end[NEB_BACK_OUT].all_bytes;
-    s->readings.in = s->end[NEB_AHEAD_IN].all_bytes + s->end[NEB_BACK_IN].all_bytes;
+    neb__stage_site_count(s);
     learn_room(s, f);
     if (neb__seconds_since(s->looked_ns) < period) return s->rate.depth;
     int64_t micros = now.micros - s->seen.micros;

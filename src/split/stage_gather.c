@@ -4,8 +4,12 @@
  * needs 4 bytes of host memory for a value of the whole model then, where training takes 16. It takes each value once, and is
  * content when it has all of them: a member that leaves values out, or sends some twice, is named.
  *
+ *     wanted    a bit for each parameter, ahead: which of them the first site has not got
  *     values    u32 parameter, u32 0, u64 first value · values (f32)
  *     end       nothing
+ *
+ * With peft.method other than full the first site says what it wants, for it finds the frozen parameters of the other stages in its own
+ * init.from. Else all values are wanted, and nothing is said.
  *
  * The side that has the model (a process, or the first rank of a site) cuts and places the values. The side that has the streams
  * (the same process, or the gateway) carries them (struct neb_stage_carrier). */
@@ -21,7 +25,7 @@ static const uint64_t least = (uint64_t)4 << 30; /* that a journal may hold in a
 
 bool neb__stage_site_has_model(const struct neb_stage_site *s)
 {
-    return s->stage == 0;
+    return s->stage == 0 && s->job->wan.gather;
 }
 
 /* ---- where the streams are -------------------------------------------------------------------------------- */
@@ -64,6 +68,24 @@ static neb_status pass_on(struct neb_stage_site *s, uint64_t most)
         NEB_TRY(neb__stage_put(s, NEB_BACK_OUT, &head, bytes, n));
     }
     return NEB_OK;
+}
+
+neb_status neb__stage_tell_wanted(void *site, uint8_t *bits, size_t n)
+{
+    struct neb_stage_site *s = site;
+    const struct neb_stage_due due = {.kind = NEB_STAGE_ITEM_WANTED, .most = n};
+    struct neb_stage_head head;
+    const uint8_t *bytes;
+    size_t size;
+    if (neb__stage_in_line(s, NEB_AHEAD_IN)) {
+        NEB_TRY(neb__stage_get(s, NEB_AHEAD_IN, &due, &head, &bytes, &size));
+        if (size != n)
+            return neb__fail(NEB_ERR_CORRUPT, "site '%s' asks for %zu parameters in bits, there are %zu",
+                             s->end[NEB_AHEAD_IN].other, 8 * size, 8 * n);
+        memcpy(bits, bytes, n);
+    }
+    head = (struct neb_stage_head){.kind = NEB_STAGE_ITEM_WANTED};
+    return neb__stage_in_line(s, NEB_AHEAD_OUT) ? neb__stage_put(s, NEB_AHEAD_OUT, &head, bits, n) : NEB_OK;
 }
 
 neb_status neb__stage_carry_values(void *site, const struct neb_stage_chunk *c, const float *values)
@@ -126,7 +148,27 @@ static neb_status send_values(const struct neb_stage_carrier *c, int number, con
     return NEB_OK;
 }
 
-static neb_status send_own(const struct neb_stage_carrier *c, struct neb_work *w)
+struct wanted {
+    uint8_t *bit; /* of each parameter */
+    size_t bytes;
+};
+
+/* A successful call owes a free of `bit`. */
+static neb_status open_wanted(const neb_params *ps, struct wanted *out)
+{
+    out->bytes = ((size_t)neb_params_count(ps) + 7) / 8;
+    out->bit = NEB_NEW_ARRAY(uint8_t, out->bytes);
+    if (!out->bit) return neb__fail(NEB_ERR_NOMEM, "out of memory for a list of parameters");
+    memset(out->bit, 0xFF, out->bytes);
+    return NEB_OK;
+}
+
+static bool is_wanted(const struct wanted *x, int i)
+{
+    return x->bit[i / 8] >> i % 8 & 1;
+}
+
+static neb_status send_own(const struct neb_stage_carrier *c, struct neb_work *w, const struct wanted *wanted)
 {
     neb_params *ps = neb__work_params(w);
     const struct neb_stage_chunk end = {.model_bytes = model_bytes(ps)};
@@ -135,7 +177,7 @@ static neb_status send_own(const struct neb_stage_carrier *c, struct neb_work *w
     neb__buf_init(&values, (size_t)1 << 40);
     for (int i = 0; status == NEB_OK && i < neb_params_count(ps); i++) {
         const neb_param *p = neb_params_at(ps, i);
-        if (!neb__work_param_here(p)) continue;
+        if (!neb__work_param_here(p) || !is_wanted(wanted, i)) continue;
         neb__buf_clear(&values);
         status = neb__buf_reserve(&values, (size_t)neb_param_values(p) * sizeof(float));
         if (status == NEB_OK) status = neb_param_read(p, (float *)(void *)values.data);
@@ -179,7 +221,24 @@ neb_status neb__stage_whole_check(const struct neb_stage_whole *w)
     return NEB_OK;
 }
 
-static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work *w)
+/* What the first site can find by itself counts as got. */
+static neb_status find_frozen(struct neb_stage_whole *all, struct neb_work *w, const struct wanted *wanted)
+{
+    const int n = neb_params_count(all->params);
+    bool *have = NEB_NEW_ARRAY(bool, (size_t)n);
+    neb_status status = have ? neb__work_frozen_elsewhere(w, all->values, have)
+                             : neb__fail(NEB_ERR_NOMEM, "out of memory for a list of parameters");
+    for (int i = 0; status == NEB_OK && i < n; i++) {
+        if (!have[i]) continue;
+        wanted->bit[i / 8] &= (uint8_t) ~(1 << i % 8);
+        all->got[i] = (uint64_t)neb_param_values(neb_params_at(all->params, i));
+    }
+    neb__free(have);
+    return status;
+}
+
+static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work *w, bool asks,
+                              const struct wanted *wanted)
 {
     int64_t n;
     struct neb_stage_whole all = {.params = neb__work_params(w)};
@@ -187,11 +246,14 @@ static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work
     all.got = NEB_NEW_ARRAY(uint64_t, (size_t)neb_params_count(all.params));
     neb_status status = NEB_OK;
     if (!all.values || !all.got)
-        status = neb__fail(NEB_ERR_NOMEM,
-                           "out of memory for the %" PRId64
-                           " values of the whole model, which the first site writes; the stages' checkpoints "
-                           "are on disk, and the same command goes on from there",
-                           n);
+        status = neb__fail(
+            NEB_ERR_NOMEM,
+            "out of memory for the %" PRId64
+            " values of the whole model, which the first site writes; the sites' parts of it are on "
+            "disk: join them with nebula-i export --join, or say wan.gather: no",
+            n);
+    if (status == NEB_OK && asks) status = find_frozen(&all, w, wanted);
+    if (status == NEB_OK && asks) status = c->ask(c->arg, wanted->bit, wanted->bytes);
     while (status == NEB_OK) {
         struct neb_stage_chunk k;
         const void *values;
@@ -207,5 +269,17 @@ static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work
 
 neb_status neb__stage_site_gather(struct neb_stage_site *s, struct neb_work *w)
 {
-    return neb__stage_site_has_model(s) ? receive_all(&s->carrier, w) : send_own(&s->carrier, w);
+    const struct neb_stage_carrier *c = &s->carrier;
+    const bool asks = strcmp(s->job->peft.method, "full") != 0;
+    struct wanted wanted;
+    NEB_TRY(open_wanted(neb__work_params(w), &wanted));
+    neb_status status = NEB_OK;
+    if (neb__stage_site_has_model(s)) {
+        status = receive_all(c, w, asks, &wanted);
+    } else {
+        if (asks) status = c->ask(c->arg, wanted.bit, wanted.bytes);
+        if (status == NEB_OK) status = send_own(c, w, &wanted);
+    }
+    neb__free(wanted.bit);
+    return status;
 }

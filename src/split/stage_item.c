@@ -45,6 +45,7 @@ static neb_status put_pieces(struct neb_stage_site *s, struct neb_stage_end *e,
         NEB_TRY(neb__buf_append(&s->item, h, NEB_STAGE_HEAD));
         if (part) NEB_TRY(neb__buf_append(&s->item, bytes, part));
         NEB_TRY(send(s, e));
+        if (head->kind == NEB_STAGE_ITEM_VALUES) s->gathered[0] += (double)s->item.len;
         if (part) bytes += part;
         n -= part;
     }
@@ -131,6 +132,7 @@ neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, cons
         NEB_TRY(check_version(s, e, h.outlined));
         NEB_TRY(check_run(s, e, h.run));
         NEB_TRY(neb__stage_inbox_add(&s->inbox, due, e->other, p, size, bytes, n));
+        if (h.message.kind == NEB_STAGE_ITEM_VALUES) s->gathered[1] += (double)size;
     } while (!*bytes);
     *head = s->inbox.head;
     return NEB_OK;

@@ -17,7 +17,8 @@ enum neb_stage_kind {
     NEB_STAGE_ITEM_SPREAD,
     NEB_STAGE_ITEM_VALUES, /* of parameters */
     NEB_STAGE_ITEM_END,
-    NEB_STAGE_ITEM_OUTLINE /* of the batches of a step, or of held-out text: text/batch_outline.h */
+    NEB_STAGE_ITEM_OUTLINE, /* of the batches of a step, or of held-out text: text/batch_outline.h */
+    NEB_STAGE_ITEM_WANTED   /* a bit for each parameter that the first site wants at the end */
 };
 
 /* What stands before the bytes of a message. */

@@ -118,7 +118,8 @@ static neb_status open_all(struct neb_stage_site *s)
                                       .take_outline = neb__stage_take_outline,
                                       .give_outline = neb__stage_give_outline};
     s->outlined = s->stages > 2 || ring;
-    s->carrier = (struct neb_stage_carrier){s, neb__stage_carry_values, neb__stage_fetch_values};
+    s->carrier = (struct neb_stage_carrier){s, neb__stage_carry_values, neb__stage_fetch_values,
+                                            neb__stage_tell_wanted};
     s->links.stage = (struct neb_stage_links){
         .ways = &s->ways, .range = at->range, .hole = at->hole, .depth = s->rate.depth};
     if (snprintf(s->run_path, sizeof s->run_path, "%s/stream.run", j->out) >= (int)sizeof s->run_path ||
@@ -403,6 +404,22 @@ neb_status neb__stage_site_finish(struct neb_stage_site *s)
     return NEB_OK;
 }
 
+/* The ranks of a site do not take the messages, and so do not know the run from them. */
+neb_status neb__stage_site_part(struct neb_stage_site *s, int64_t step, struct neb_folder_part *out)
+{
+    bool begun;
+    if (!s->run_known) NEB_TRY(read_run(s, &begun));
+    *out = (struct neb_folder_part){.number = s->stage + 1, .parts = s->stages, .step = step};
+    snprintf(out->run, sizeof out->run, "%08x", s->run);
+    return NEB_OK;
+}
+
+void neb__stage_site_count(struct neb_stage_site *s)
+{
+    s->readings.out = s->end[NEB_AHEAD_OUT].all_bytes + s->end[NEB_BACK_OUT].all_bytes;
+    s->readings.in = s->end[NEB_AHEAD_IN].all_bytes + s->end[NEB_BACK_IN].all_bytes;
+}
+
 void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_site_stage_times *t, char *out,
                               size_t size)
 {
@@ -410,9 +427,10 @@ void neb__stage_site_describe(const struct neb_stage_site *s, const struct neb_s
     const struct neb_stage_range *r = &s->links.stage.range;
     snprintf(out, size,
              "stage %d of %d (layers %" PRId64 " to %" PRId64
-             "), %.2f MB ahead and %.2f MB back sent, %.2f MB and %.2f MB received; %.1f s waiting for "
-             "neighbours, %.1f s coding",
+             "), %.2f MB ahead and %.2f MB back sent, %.2f MB and %.2f MB received (parameters at the end: "
+             "%.2f MB of "
+             "those sent, %.2f MB of those received); %.1f s waiting for neighbours, %.1f s coding",
              s->stage + 1, s->stages, r->first + 1, r->end, e[NEB_AHEAD_OUT].all_bytes / 1e6,
              e[NEB_BACK_OUT].all_bytes / 1e6, e[NEB_AHEAD_IN].all_bytes / 1e6, e[NEB_BACK_IN].all_bytes / 1e6,
-             t->idle, s->code_s);
+             s->gathered[0] / 1e6, s->gathered[1] / 1e6, t->idle, s->code_s);
 }

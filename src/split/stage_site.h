@@ -19,6 +19,7 @@
 #include "split/stage_rate.h"
 #include "store/checkpoint.h"
 #include "task/data.h"
+#include "task/folder.h"
 #include "task/work.h"
 #include "watch/meter.h"
 
@@ -66,6 +67,8 @@ struct neb_stage_carrier {
     neb_status (*out)(void *arg, const struct neb_stage_chunk *c, const float *values);
     /* The next chunk; n 0: there is no more. The values are good until the next call. */
     neb_status (*in)(void *arg, struct neb_stage_chunk *c, const void **values);
+    /* A bit for each parameter, from the first site to all others. */
+    neb_status (*ask)(void *arg, uint8_t *bits, size_t n);
 };
 
 /* What the control must know of the work. */
@@ -102,7 +105,8 @@ struct neb_stage_site {
     struct neb_site_stage_times seen; /* at the last decision */
     double item_bytes;                /* of the messages of a micro-batch at 8 bits, one way */
     int64_t looked_ns;
-    double code_s; /* spent in coding, and the part of it that is accounted */
+    double gathered[2]; /* bytes of parameters that were sent at the end, and received */
+    double code_s;      /* spent in coding, and the part of it that is accounted */
     struct neb_meter_split readings;
     const volatile sig_atomic_t *stop;
     neb_status (*idle)(
@@ -134,7 +138,11 @@ bool neb__stage_site_wants_save(struct neb_stage_site *s);
 
 /* stage_gather.c: the first site gets the parameters of all. Every site makes this call. */
 neb_status neb__stage_site_gather(struct neb_stage_site *s, struct neb_work *w);
-bool neb__stage_site_has_model(const struct neb_stage_site *s); /* the first one */
+bool neb__stage_site_has_model(const struct neb_stage_site *s); /* the first one, with wan.gather */
+/* What tells this site's part of the model from those of other sites and runs. */
+neb_status neb__stage_site_part(struct neb_stage_site *s, int64_t step, struct neb_folder_part *out);
+/* The bytes of messages so far, for the meter. */
+void neb__stage_site_count(struct neb_stage_site *s);
 
 /* The whole model on its way to the first site. */
 struct neb_stage_whole {
@@ -185,6 +193,7 @@ neb_status neb__stage_write_run(const struct neb_stage_site *s);
 /* The functions of `carrier`. */
 neb_status neb__stage_carry_values(void *site, const struct neb_stage_chunk *c, const float *values);
 neb_status neb__stage_fetch_values(void *site, struct neb_stage_chunk *c, const void **values);
+neb_status neb__stage_tell_wanted(void *site, uint8_t *bits, size_t n);
 /* Called while it waits. NEB_ERR_AGAIN (quiet): asked to stop */
 neb_status neb__stage_waits(struct neb_stage_site *s);
 

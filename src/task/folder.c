@@ -9,7 +9,6 @@
 #include "base/doc.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "store/safetensors.h"
 #include "tensor/params.h"
 
 #include <stdio.h>
@@ -78,7 +77,6 @@ neb_status neb__folder_tokenizer(const struct neb_model_yaml *f, struct neb_tok 
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* The name that a folder gives a parameter of `m`, or NULL: it is not of this model. */
 const char *neb__folder_name(const struct neb_model *m, const neb_param *p)
 {
     const char *name = neb_param_name(p);
@@ -87,99 +85,6 @@ const char *neb__folder_name(const struct neb_model *m, const neb_param *p)
     if (strncmp(name, m->prefix, n)) return NULL;
     if (!n && (!strncmp(name, "generator.", 10) || !strncmp(name, "distill.", 8))) return NULL;
     return name + n;
-}
-
-/* The bits of x in 16 of them; false: some would be lost. */
-static bool as_bf16(float x, uint16_t *out)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    *out = (uint16_t)(bits >> 16);
-    return !(bits & 0xFFFF);
-}
-
-/* The same with 5 bits of exponent, without infinities. */
-static bool as_f16(float x, uint16_t *out)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    const uint32_t sign = bits >> 16 & 0x8000, fraction = bits & 0x7FFFFF;
-    const int exponent = (int)(bits >> 23 & 255) - 112; /* of a half, whose bias is 15 */
-    *out = (uint16_t)(sign | (uint32_t)exponent << 10 | fraction >> 13);
-    if (exponent > 0 && exponent < 31) return !(fraction & 0x1FFF);
-    const int lost = 14 - exponent; /* below 2^-14 the first bit is written out */
-    const uint32_t whole = fraction | 0x800000;
-    if (!(bits & 0x7FFFFFFF)) *out = (uint16_t)sign;
-    if (!(bits & 0x7FFFFFFF)) return true;
-    if (exponent >= 31 || lost > 23) return false;
-    *out = (uint16_t)(sign | whole >> lost);
-    return !(whole & ((1u << lost) - 1));
-}
-
-/* A frozen parameter that came in with 16 bits a value goes out so: nothing is lost, and half of the space is saved. */
-static void shrink(float *values, int64_t n, struct neb_st_tensor *t)
-{
-    static bool (*const ways[])(float, uint16_t *) = {as_bf16, as_f16};
-    static const enum neb_st_type types[] = {NEB_ST_BF16, NEB_ST_F16};
-    uint16_t half;
-    for (int k = 0; k < 2; k++) {
-        int64_t i = 0;
-        while (i < n && ways[k](values[i], &half)) i++;
-        if (i < n) continue;
-        for (i = 0; i < n; i++) { /* a value is read before its place is written */
-            ways[k](values[i], &half);
-            memcpy((uint8_t *)values + (size_t)i * sizeof half, &half, sizeof half);
-        }
-        t->type = types[k];
-        t->size = (uint64_t)n * sizeof half;
-        return;
-    }
-}
-
-/* values: host memory for all of the model's parameters. */
-static neb_status collect(const struct neb_model *m, float *values, struct neb_st_tensor *list, int *count)
-{
-    int n = 0;
-    for (int i = 0; i < neb_params_count(m->params); i++) {
-        const neb_param *p = neb_params_at(m->params, i);
-        const char *name = neb__folder_name(m, p);
-        int64_t shape[4] = {0}, size = neb_param_values(p);
-        if (!name) continue;
-        NEB_TRY(neb_param_read(p, values));
-        if (p == m->token && m->token_base) {
-            NEB_TRY(neb_param_read(m->token_base, values + size));
-            for (int64_t k = 0; k < size; k++) values[k] += values[size + k];
-        }
-        list[n] = (struct neb_st_tensor){.name = name,
-                                         .type = NEB_ST_F32,
-                                         .rank = neb_param_shape(p, shape),
-                                         .data = values,
-                                         .size = (uint64_t)size * sizeof *values};
-        memcpy(list[n].shape, shape, sizeof shape);
-        if (!neb_param_trainable(p)) shrink(values, size, &list[n]);
-        n++;
-        values += size;
-    }
-    *count = n;
-    return NEB_OK;
-}
-
-static neb_status write_params(const char *path, const struct neb_model *m)
-{
-    char file[NEB_MODEL_PATH + 32];
-    int n = neb_params_count(m->params);
-    /* the table of a difference is added behind the sum: never more than all values of the set */
-    size_t room = (size_t)neb_params_values(m->params, false) + (size_t)neb_param_values(m->token);
-    float *values = neb__malloc(room * sizeof *values);
-    struct neb_st_tensor *list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)n);
-    neb_status status = values && list
-                            ? collect(m, values, list, &n)
-                            : neb__fail(NEB_ERR_NOMEM, "out of memory for writing %d parameters", n);
-    snprintf(file, sizeof file, "%s/model.safetensors", path);
-    if (status == NEB_OK) status = neb__st_write(file, list, n, NULL, 0600);
-    neb__free(values);
-    neb__free(list);
-    return status;
 }
 
 static neb_status copy_file(const char *from, const char *path, const char *name)
@@ -239,8 +144,22 @@ neb_status neb__folder_begin(struct neb_model_yaml *f, const char *path, const c
 neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
                              const char *tokenizer_file)
 {
+    char file[NEB_MODEL_PATH + 32];
     NEB_TRY(neb__folder_begin(f, path, tokenizer_file));
-    NEB_TRY(write_params(path, m));
+    snprintf(file, sizeof file, "%s/model.safetensors", path);
+    NEB_TRY(neb__folder_write_values(file, m, false, NULL));
+    return neb__model_yaml_write(f, path);
+}
+
+neb_status neb__folder_write_part(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
+                                  const char *tokenizer_file, const struct neb_folder_part *part)
+{
+    char file[NEB_MODEL_PATH + 48], number[24];
+    snprintf(number, sizeof number, "%" PRId64, part->step);
+    const char *const meta[] = {"run", part->run, "step", number, NULL};
+    NEB_TRY(neb__folder_begin(f, path, tokenizer_file));
+    neb__folder_part_name(path, part->number, part->parts, file, sizeof file);
+    NEB_TRY(neb__folder_write_values(file, m, true, meta));
     return neb__model_yaml_write(f, path);
 }
 

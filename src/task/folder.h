@@ -40,6 +40,30 @@ neb_status neb__folder_begin(struct neb_model_yaml *f, const char *path, const c
 neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
                              const char *tokenizer_file);
 
+/* The values alone, as one file, one parameter in memory at a time. here: only parameters of which this process has a part; meta: as
+ * neb__st_write(). */
+neb_status neb__folder_write_values(const char *file, const struct neb_model *m, bool here,
+                                    const char *const *meta);
+
+/* ---- a model in parts: the stages of a pipeline, each in the folder of its site ------------------------------ */
+
+struct neb_folder_part {
+    int number, parts; /* from 1 on */
+    char run[24];      /* the same in all parts */
+    int64_t step;
+};
+
+/* PATH/model-00001-of-00003.safetensors */
+void neb__folder_part_name(const char *path, int number, int parts, char *out, size_t size);
+/* As neb__folder_write(), of what is here. */
+neb_status neb__folder_write_part(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
+                                  const char *tokenizer_file, const struct neb_folder_part *part);
+/* The parts in `from` become the model folder `to`. They are mapped: no more than a parameter of them is in memory at a time.
+ *   NEB_ERR_NOTFOUND  a part, or a parameter, is missing
+ *   NEB_ERR_CONFIG    parts of two runs or steps, one twice; a folder with no part
+ *   NEB_ERR_SHAPE     a parameter is not as model.yaml says */
+neb_status neb__folder_join(const char *const *from, int n, const char *to);
+
 /* Copies values from the folder into the parameters of `m` that it has; `match`: only names that match one of
  * these comma-separated patterns, NULL: all. *loaded: how many.
  *   NEB_ERR_SHAPE names the parameter and both shapes
@@ -47,6 +71,11 @@ neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const s
  *   NEB_ERR_NOTFOUND, when `all`: a parameter of the model (that matches) is not in the folder */
 neb_status neb__folder_load(const struct neb_model_yaml *f, struct neb_model *m, const char *match, bool all,
                             int *loaded);
+
+/* Frozen parameters of which nothing is here (the other stages' of a pipeline), out of the folder into the whole slab (whole_values);
+ * have[i]: parameter i is there now. Those that a load would put together from several tensors are left out. */
+neb_status neb__folder_read_frozen(const struct neb_model_yaml *f, const struct neb_model *m,
+                                   const char *match, float *whole, bool *have);
 
 /* The name that a folder gives a parameter of the set that `m` is in; NULL: it is not of this model. */
 const char *neb__folder_name(const struct neb_model *m, const neb_param *p);

@@ -253,6 +253,31 @@ static neb_status keeps_additions(const struct neb_st *st, const struct neb_mode
     return NEB_OK;
 }
 
+neb_status neb__folder_read_frozen(const struct neb_model_yaml *f, const struct neb_model *m,
+                                   const char *match, float *whole, bool *have)
+{
+    char file[NEB_MODEL_PATH + 32];
+    struct neb_peft peft;
+    struct neb_st *st;
+    NEB_TRY(neb__peft_config_check(&f->peft, &peft));
+    if (peft.lora || peft.ia3) return NEB_OK; /* loading merges them */
+    snprintf(file, sizeof file, "%s/model.safetensors", f->path);
+    NEB_TRY(neb__st_open(file, &st));
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < neb_params_count(m->params); i++) {
+        const neb_param *p = neb_params_at(m->params, i);
+        const char *name = neb__folder_name(m, p);
+        if (!p->elsewhere || p->trainable || !name || !matches(match, name)) continue;
+        const struct neb_st_tensor *t = neb__st_find(st, name);
+        if (!t || !same_shape(t, p)) continue;
+        status = neb__st_to_f32(t, whole + p->whole_offset);
+        neb__st_forget(st, t);
+        have[i] = status == NEB_OK;
+    }
+    neb__st_close(st);
+    return status;
+}
+
 static neb_status load_all(struct neb_st *st, const struct neb_model_yaml *f, struct neb_model *m,
                            const char *match, bool all, int *loaded)
 {

@@ -100,3 +100,14 @@ neb_status neb__init_from(const struct neb_job *job, struct neb_model *m)
     neb__info("%d parameters start from %s", loaded, job->init.from);
     return NEB_OK;
 }
+
+neb_status neb__init_frozen(const struct neb_job *job, const struct neb_model *m, float *whole, bool *have)
+{
+    char second[2];
+    struct neb_model_yaml f;
+    if (!job->init.from || neb__list_part(job->init.from, 1, second, sizeof second)) return NEB_OK;
+    NEB_TRY(neb__model_yaml_read(job->init.from, &f));
+    neb_status status = neb__folder_read_frozen(&f, m, job->init.match, whole, have);
+    neb__model_yaml_free(&f);
+    return status;
+}

@@ -10,4 +10,7 @@
  * NEB_ERR_NOMEM */
 neb_status neb__init_from(const struct neb_job *job, struct neb_model *m);
 
+/* Frozen parameters of other stages, as neb__folder_read_frozen(). Where the job names no folder, or several, none is there. */
+neb_status neb__init_frozen(const struct neb_job *job, const struct neb_model *m, float *whole, bool *have);
+
 #endif

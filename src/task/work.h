@@ -92,6 +92,8 @@ int64_t neb__work_free_bytes(const struct neb_work *w);
  * neb__work_have_whole() makes whole parameters readable. NULL: no memory. */
 float *neb__work_whole(struct neb_work *w, int64_t *n);
 void neb__work_have_whole(struct neb_work *w);
+/* Frozen parameters of the other stages, as init.from has them here, into that memory; have[i]: of parameter i. */
+neb_status neb__work_frozen_elsewhere(struct neb_work *w, float *whole, bool *have);
 neb_status neb__work_collect(struct neb_work *w);
 neb_status neb__work_distribute(struct neb_work *w);
 /* The trainable slab of the whole model, n values, at the first rank: the device's memory, or a host copy where several

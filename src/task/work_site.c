@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "optim/optimizer.h"
 #include "optim/site_stage.h"
+#include "task/init_from.h"
 #include "task/memory_check.h"
 #include "task/work_slots.h"
 
@@ -130,6 +131,11 @@ neb_status neb__work_open_site(struct neb_work *w, const struct neb_model_input_
     NEB_TRY(neb__site_stage_open(w->dev, w->tape, &c, depth, &w->stages->site));
     w->opt->site = w->stages->site;
     return neb__work_open_outlines(w, limits);
+}
+
+neb_status neb__work_frozen_elsewhere(struct neb_work *w, float *whole, bool *have)
+{
+    return neb__init_frozen(w->job, w->model, whole, have);
 }
 
 /* ---- depth ------------------------------------------------------------------------------------------------ */

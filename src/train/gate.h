@@ -35,7 +35,8 @@ enum neb_gate_ask_kind {
     NEB_GATE_ASKS_OUT, /* values of a parameter follow */
     NEB_GATE_ASKS_IN,
     NEB_GATE_ASKS_OUTLINE_IN,
-    NEB_GATE_ASKS_OUTLINE_OUT /* its bytes follow */
+    NEB_GATE_ASKS_OUTLINE_OUT, /* its bytes follow */
+    NEB_GATE_ASKS_WANTED       /* the bits follow, and come back */
 };
 
 struct neb_gate_ask {

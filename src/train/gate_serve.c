@@ -212,7 +212,9 @@ static neb_status obey(struct neb_gate_end *e, const struct neb_gate_order *o, i
     case NEB_GATE_EVAL: return in_its_time(t, evaluate, &a->conclusion);
     case NEB_GATE_SAVE: return save(e, o, fd);
     case NEB_GATE_SAVED: return neb__ckpt_writer_wait(t->writer);
-    case NEB_GATE_CONCLUDE: return in_its_time(t, neb__trainer_conclude, &a->conclusion);
+    case NEB_GATE_CONCLUDE:
+        t->progress = o->progress;
+        return in_its_time(t, neb__trainer_conclude, &a->conclusion);
     default: return neb__fail(NEB_ERR_INTERNAL, "the gateway gave the unknown order %u", o->op);
     }
 }

@@ -50,6 +50,7 @@ static neb_status check(const struct neb_gate_ask *q)
         return q->bytes == n * 4 ? NEB_OK : malformed();
     case NEB_GATE_ASKS_TAKE: NEB_TRY(values_of(&q->message, &n)); return q->bytes ? malformed() : NEB_OK;
     case NEB_GATE_ASKS_SUMS: return q->bytes == sizeof(struct neb_stage_sums) ? NEB_OK : malformed();
+    case NEB_GATE_ASKS_WANTED:
     case NEB_GATE_ASKS_SPREAD: return q->bytes <= 1 << 16 ? NEB_OK : malformed();
     case NEB_GATE_ASKS_OUT: return q->chunk.n <= CHUNK && q->bytes == q->chunk.n * 4 ? NEB_OK : malformed();
     case NEB_GATE_ASKS_OUTLINE_OUT: return q->bytes <= NEB_STAGE_OUTLINE_MAX ? NEB_OK : malformed();
@@ -81,6 +82,7 @@ static neb_status carry_out(struct neb_stage_site *s, const struct neb_gate_ask 
         return NEB_OK;
     case NEB_GATE_ASKS_SUMS: return w->add_up(w->arg, (struct neb_stage_sums *)(void *)values->data);
     case NEB_GATE_ASKS_SPREAD: return w->spread(w->arg, values->data, values->len);
+    case NEB_GATE_ASKS_WANTED: return s->carrier.ask(s->carrier.arg, values->data, values->len);
     case NEB_GATE_ASKS_OUTLINE_IN: return w->take_outline(w->arg, values);
     case NEB_GATE_ASKS_OUTLINE_OUT:
         NEB_TRY(w->give_outline(w->arg, values->data, values->len));
@@ -205,6 +207,12 @@ static neb_status carry(void *channel, const struct neb_stage_chunk *k, const fl
     return hear(channel, NULL, 0);
 }
 
+static neb_status ask(void *channel, uint8_t *bits, size_t n)
+{
+    NEB_TRY(tell(channel, (struct neb_gate_ask){.kind = NEB_GATE_ASKS_WANTED}, bits, n));
+    return hear(channel, bits, n);
+}
+
 static neb_status fetch(void *channel, struct neb_stage_chunk *k, const void **values)
 {
     static float chunk[CHUNK];
@@ -232,4 +240,5 @@ void neb__gate_stage_use(struct neb_stage_site *s, struct neb_gate_channel *c)
     s->ways.give_outline = give_outline;
     s->carrier.out = carry;
     s->carrier.in = fetch;
+    s->carrier.ask = ask;
 }

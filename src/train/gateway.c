@@ -548,7 +548,7 @@ neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_conclusion 
 neb_status neb__gate_conclude(struct neb_gate *g, struct neb_conclusion *out)
 {
     struct neb_gate_answer a;
-    NEB_TRY(carry_out(g, &(struct neb_gate_order){.op = NEB_GATE_CONCLUDE}, &a));
+    NEB_TRY(carry_out(g, &(struct neb_gate_order){.op = NEB_GATE_CONCLUDE, .progress = g->t->progress}, &a));
     *out = a.conclusion;
     return NEB_OK;
 }

@@ -147,6 +147,12 @@ static void say_where(const struct neb_trainer *t)
         snprintf(line, sizeof line, "The model is in %s, its generator in %s/generator. Next:", out, out);
     else if (model)
         snprintf(line, sizeof line, "The model is in %s. Next:", out);
+    else if (t->stage && !t->job->wan.gather)
+        snprintf(line, sizeof line,
+                 "This site's part of the model is in %s: nebula-i export --join makes one model of the "
+                 "folders of all "
+                 "sites. Next:",
+                 out);
     else if (t->stage)
         snprintf(line, sizeof line, "This site has trained its layers: site '%.100s' has the model. Next:",
                  t->job->site[0].name);

@@ -351,9 +351,12 @@ static neb_status run(struct neb_trainer *t)
     neb_status status = neb__trainer_is_witness(t) ? neb__trainer_attend(t) : neb__trainer_loop(t);
     neb__progress_end(&t->show);
     neb__trainer_sample(t, status == NEB_OK ? "evaluating" : "stopped", true);
-    neb__trainer_report(t);
+    const bool gathers = status == NEB_OK && t->stage; /* what crosses at the end counts, too */
+    if (!gathers) neb__trainer_report(t);
     NEB_TRY(status);
-    NEB_TRY(neb__trainer_finish(t));
+    status = neb__trainer_finish(t);
+    if (gathers) neb__trainer_report(t);
+    NEB_TRY(status);
     if (t->stage) NEB_TRY(neb__stage_site_finish(t->stage));
     if (t->unsaved != NEB_OK)
         return neb__fail(t->unsaved, "the model is in %s, its last checkpoint is not", job->out);

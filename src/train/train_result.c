@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EVAL_BATCHES = 50, WARM_LEAST = 5 };
 
@@ -152,16 +153,25 @@ neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
 
+/* A successful call owes a free. */
+static neb_status describe_folder(const struct neb_trainer *t, const struct neb_model_config *c,
+                                  const char *task, struct neb_model_yaml *f)
+{
+    NEB_TRY(neb__model_yaml_init(f));
+    neb_status status = neb__folder_describe(f, task, c, &t->job->peft, &t->data.tok_cfg);
+    f->tagged = neb__data_tagged(&t->data);
+    if (status == NEB_OK && t->data.frame)
+        status = neb__model_yaml_set_frame(f, neb__frame_name(t->data.frame));
+    if (status != NEB_OK) neb__model_yaml_free(f);
+    return status;
+}
+
 static neb_status write_folder(struct neb_trainer *t, const struct neb_model *m,
                                const struct neb_model_config *c, const char *task, const char *path)
 {
     struct neb_model_yaml f;
-    NEB_TRY(neb__model_yaml_init(&f));
-    neb_status status = neb__folder_describe(&f, task, c, &t->job->peft, &t->data.tok_cfg);
-    f.tagged = neb__data_tagged(&t->data);
-    if (status == NEB_OK && t->data.frame)
-        status = neb__model_yaml_set_frame(&f, neb__frame_name(t->data.frame));
-    if (status == NEB_OK) status = neb__folder_write(&f, path, m, t->data.tok_path);
+    NEB_TRY(describe_folder(t, c, task, &f));
+    neb_status status = neb__folder_write(&f, path, m, t->data.tok_path);
     neb__model_yaml_free(&f);
     return status;
 }
@@ -177,6 +187,34 @@ static neb_status write_models(struct neb_trainer *t)
     return write_folder(t, generator, &t->data.models.generator, t->job->objective->generator->name, path);
 }
 
+/* Beside the checkpoints: the model can be had from the parts of all sites, also where nobody has room for the whole, or the last
+ * gathering does not come to its end. */
+static neb_status write_part(struct neb_trainer *t, struct neb_folder_part *part)
+{
+    struct neb_model_yaml f;
+    const bool has_tokenizer = t->data.tok != NULL;
+    NEB_TRY(neb__stage_site_part(t->stage, t->progress.step, part));
+    NEB_TRY(describe_folder(t, &t->data.models.model, t->job->task, &f));
+    neb_status status = neb__folder_write_part(&f, t->job->out, neb__work_model(t->work),
+                                               has_tokenizer ? t->data.tok_path : NULL, part);
+    neb__model_yaml_free(&f);
+    return status;
+}
+
+static neb_status conclude_stage(struct neb_trainer *t)
+{
+    struct neb_folder_part part;
+    char path[NEB_MODEL_PATH + 48];
+    NEB_TRY(write_part(t, &part));
+    if (!t->job->wan.gather) return NEB_OK;
+    NEB_TRY(neb__stage_site_gather(t->stage, t->work));
+    if (!neb__stage_site_has_model(t->stage)) return NEB_OK;
+    NEB_TRY(write_models(t));
+    neb__folder_part_name(t->job->out, part.number, part.parts, path, sizeof path);
+    (void)unlink(path); /* the whole has it */
+    return NEB_OK;
+}
+
 /* Takes the mean of the last checkpoints, as translation papers do. */
 neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *out)
 {
@@ -189,9 +227,7 @@ neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *o
     out->evaluated = neb__trainer_held_out(t, out);
     NEB_TRY(without_loss(out->evaluated));
     NEB_TRY(neb__ranks_fetch(t));
-    if (t->stage) NEB_TRY(neb__stage_site_gather(t->stage, t->work));
-    if (t->stage && !neb__stage_site_has_model(t->stage)) return NEB_OK;
-    return write_models(t);
+    return t->stage ? conclude_stage(t) : write_models(t);
 }
 
 /* What nebula-i plan or parallel: auto has foreseen, beside what came. */
@@ -222,6 +258,7 @@ neb_status neb__trainer_finish(struct neb_trainer *t)
     struct neb_conclusion c = {.evaluated = NEB_ERR_NOTFOUND};
     bool concluded = t->stage && t->stage->done; /* by an earlier start */
     if (!concluded) NEB_TRY(t->gate ? neb__gate_conclude(t->gate, &c) : neb__trainer_conclude(t, &c));
+    if (t->stage) neb__stage_site_count(t->stage);
     if (!concluded) compare_with_plan(t, &c);
     if (c.averaged) neb__progress_line(&t->show, "averaged the last %d checkpoints", c.averaged);
     if (c.evaluated == NEB_OK) show_held_out(t, &c);
