@@ -6,6 +6,7 @@
 #include "plan/measure.h"
 #include "plan/privacy.h"
 #include "plan/record.h"
+#include "plan/trained_layers.h"
 #include "world.h"
 
 #include <math.h>
@@ -156,28 +157,77 @@ static void costs_go_through_text(void **state)
     (void)state;
     struct neb_planner_costs c = {.device = "a device", .bus = 1e-10}, back;
     struct neb_layer_cost l = {2, 1, 4, {0.5, 0.25}, 0.125, 1e-9};
-    struct neb_group_cost g = {.size = 4, .beside = true, .call = {1, 2, 3, 4}, .byte = {5, 6, 7, 8}};
+    struct neb_group_cost g = {
+        .size = 4, .stride = 2, .beside = true, .call = {1, 2, 3, 4}, .byte = {5, 6, 7, 8}};
     struct neb_buf text;
     neb__costs_add_layer(&c, &l);
     neb__costs_add_group(&c, &g);
+    neb__costs_add_group(&c, &g);
+    g.stride = 8, g.call[0] = 100;
     neb__costs_add_group(&c, &g);
     neb__buf_init(&text, 4096);
     assert_ok(neb__costs_write(&c, &text));
     assert_ok(neb__buf_append(&text, "", 1));
     assert_ok(neb__costs_read((const char *)text.data, &back));
-    assert_int_equal(back.groups, 1);
+    assert_int_equal(back.groups, 2);
     assert_true(back.group[0].beside);
     assert_true(neb__costs_layer(&back, 2, 1, 4)->layer[1] == 0.25 && !neb__costs_layer(&back, 2, 1, 2));
     const struct neb_rank_traffic t = {.calls = {1, 0, 0, 0}, .bytes = {10, 0, 0, 0}};
-    assert_true(neb__costs_exchange(neb__costs_group(&back, 4), &t) == 51);
+    assert_null(neb__costs_group(&back, 4, 1));
+    assert_true(neb__costs_exchange(neb__costs_group(&back, 4, 2), &t) == 51);
+    assert_true(neb__costs_exchange(neb__costs_group(&back, 4, 7), &t) == 51);
+    assert_true(neb__costs_exchange(neb__costs_group(&back, 4, 8), &t) == 150);
     neb__buf_free(&text);
     const char *const bad[] = {"layer 1 1",
                                "layer 1 1 1 : -1 0 0 0",
-                               "group 1 0 : 0 0 0 0 0 0 0 0",
-                               "group 2 : 0 0 0 0 0 0 0 0",
+                               "group 1 1 0 : 0 0 0 0 0 0 0 0",
+                               "group 2 0 1 : 0 0 0 0 0 0 0 0",
                                "bus nan",
                                "what"};
     for (int i = 0; i < 6; i++) assert_status(neb__costs_read(bad[i], &back), NEB_ERR_CORRUPT);
+}
+
+/* Two machines of eight: eight ranks that are next to each other are on one of them; with tensor 2 the copies of a model are on both. */
+static void ranks_apart_use_the_network(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planner_place place;
+    struct neb_planner_costs c;
+    world_open_words(&w, ENCODER, "train.micro=16");
+    assert_ok(neb__hardware_scale("16xh200", &w.data, &place, &c));
+    const double near = neb__costs_group(&c, 8, 1)->byte[NEB_TRAFFIC_SUM],
+                 far = neb__costs_group(&c, 8, 2)->byte[NEB_TRAFFIC_SUM];
+    assert_true(far > 5 * near);
+    assert_true(neb__costs_group(&c, 2, 4)->byte[0] == neb__costs_group(&c, 2, 1)->byte[0]);
+    assert_true(neb__costs_group(&c, 2, 8)->byte[0] > neb__costs_group(&c, 2, 4)->byte[0]);
+    assert_true(neb__costs_group(&c, 16, 1)->byte[0] > far);
+    world_close(&w);
+}
+
+/* A frozen body with one trained layer, named by its number: it is measured with that layer alone, and frozen ones take less. */
+static void layers_by_number(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_layer_cost cost;
+    char list[NEB_PATTERNS];
+    double share[3];
+    assert_true(neb__patterns_of_any_layer("head*,encoder.layers.2*,decoder.layers.[01].ffn.*", true, list));
+    assert_string_equal(list, "head*,encoder.layers.*,decoder.layers.*.ffn.*");
+    assert_true(neb__patterns_of_any_layer("encoder.layers.0.*,*norm*", false, list));
+    assert_string_equal(list, "*norm*");
+    assert_false(neb__patterns_of_any_layer("head*,*.layers.*.ffn.*", true, list));
+    world_open_words(&w, ENCODER, "train.micro=4 peft.method=frozen peft.train=encoder.layers.1*");
+    assert_ok(neb__planner_measure_layers(&w.data, NULL, 1, 1, &cost));
+    assert_true(cost.layer[0] > 0);
+    assert_ok(neb__trained_layers(&w.data, share, 3));
+    assert_true(fabs(share[0] - 1.0 / 3) < 1e-9 && share[1] == 1 && fabs(share[2] - 2.0 / 3) < 1e-9);
+    world_close(&w);
+    world_open_words(&w, ENCODER, "train.micro=4 peft.method=lora");
+    assert_ok(neb__trained_layers(&w.data, share, 3));
+    assert_true(share[0] == 1 && share[2] == 1);
+    world_close(&w);
 }
 
 /* ---- layouts -------------------------------------------------------------------------------------------------- */
@@ -187,7 +237,8 @@ static struct neb_planner_costs made_up(void)
     struct neb_planner_costs c = {.device = "made up"};
     struct neb_layer_cost one = {1, 1, 1, {0.06, 0}, 0.02, 1e-9}, half = {1, 1, 2, {0.1, 0}, 0.035, 2e-9},
                           split = {2, 1, 2, {0.08, 0}, 0.03, 2e-9};
-    struct neb_group_cost g = {.size = 2, .call = {1e-5, 1e-5, 1e-5, 1e-5}, .byte = {1e-9, 5e-10, 5e-10, 0}};
+    struct neb_group_cost g = {
+        .size = 2, .stride = 1, .call = {1e-5, 1e-5, 1e-5, 1e-5}, .byte = {1e-9, 5e-10, 5e-10, 0}};
     neb__costs_add_layer(&c, &one);
     neb__costs_add_layer(&c, &half);
     neb__costs_add_layer(&c, &split);
@@ -362,6 +413,8 @@ int main(void)
         cmocka_unit_test(a_model_that_never_fits_is_rehearsed),
         cmocka_unit_test(turns_of_equal_stages_idle_as_the_formula_says),
         cmocka_unit_test(costs_go_through_text),
+        cmocka_unit_test(layers_by_number),
+        cmocka_unit_test(ranks_apart_use_the_network),
         cmocka_unit_test(the_fastest_that_fits_comes_first),
         cmocka_unit_test(stated_hardware_is_marked),
         cmocka_unit_test(a_fixed_rung_sends_what_its_size_says),

@@ -2,7 +2,8 @@
  *
  *     device CPU, 2 threads, avx512
  *     layer 1 1 2 : LAYER LAYER2 ENDS UPDATE        tensor, threads, ranks
- *     group 2 1 : CALL BYTE CALL BYTE CALL BYTE CALL BYTE      ranks; 1: gradients are added up beside the backward pass
+ *     group 2 4 1 : CALL BYTE CALL BYTE CALL BYTE CALL BYTE    ranks, how far they are apart; 1: gradients are added up beside the
+ *                                                              backward pass
  *     bus SECONDS */
 #include "plan/costs.h"
 
@@ -20,11 +21,14 @@ const struct neb_layer_cost *neb__costs_layer(const struct neb_planner_costs *c,
     return NULL;
 }
 
-const struct neb_group_cost *neb__costs_group(const struct neb_planner_costs *c, int size)
+const struct neb_group_cost *neb__costs_group(const struct neb_planner_costs *c, int size, int stride)
 {
-    for (int i = 0; i < c->groups; i++)
-        if (c->group[i].size == size) return &c->group[i];
-    return NULL;
+    const struct neb_group_cost *found = NULL;
+    for (int i = 0; i < c->groups; i++) {
+        const struct neb_group_cost *g = &c->group[i];
+        if (g->size == size && g->stride <= stride && (!found || g->stride > found->stride)) found = g;
+    }
+    return found;
 }
 
 double neb__costs_exchange(const struct neb_group_cost *c, const struct neb_rank_traffic *t)
@@ -43,8 +47,9 @@ void neb__costs_add_layer(struct neb_planner_costs *c, const struct neb_layer_co
 
 void neb__costs_add_group(struct neb_planner_costs *c, const struct neb_group_cost *g)
 {
-    struct neb_group_cost *at = (struct neb_group_cost *)neb__costs_group(c, g->size);
-    if (!at && c->groups < NEB_PLAN_COSTS) at = &c->group[c->groups++];
+    struct neb_group_cost *at = (struct neb_group_cost *)neb__costs_group(c, g->size, g->stride);
+    if (at && at->stride != g->stride) at = NULL;
+    if (!at && c->groups < NEB_PLAN_GROUPS) at = &c->group[c->groups++];
     if (at) *at = *g;
 }
 
@@ -60,7 +65,7 @@ neb_status neb__costs_write(const struct neb_planner_costs *c, struct neb_buf *o
     }
     for (int i = 0; i < c->groups; i++) {
         const struct neb_group_cost *g = &c->group[i];
-        NEB_TRY(neb__buf_printf(out, "group %d %d :", g->size, g->beside));
+        NEB_TRY(neb__buf_printf(out, "group %d %d %d :", g->size, g->stride, g->beside));
         for (int k = 0; k < NEB_TRAFFIC_KINDS; k++)
             NEB_TRY(neb__buf_printf(out, " %.9g %.9g", g->call[k], g->byte[k]));
         NEB_TRY(neb__buf_printf(out, "\n"));
@@ -91,9 +96,9 @@ static bool read_group(const char *line, struct neb_planner_costs *c)
     struct neb_group_cost g;
     double x[8];
     int beside;
-    if (sscanf(line, "group %d %d : %lf %lf %lf %lf %lf %lf %lf %lf", &g.size, &beside, &x[0], &x[1], &x[2],
-               &x[3], &x[4], &x[5], &x[6], &x[7]) != 10 ||
-        g.size < 2)
+    if (sscanf(line, "group %d %d %d : %lf %lf %lf %lf %lf %lf %lf %lf", &g.size, &g.stride, &beside, &x[0],
+               &x[1], &x[2], &x[3], &x[4], &x[5], &x[6], &x[7]) != 11 ||
+        g.size < 2 || g.stride < 1)
         return false;
     g.beside = beside != 0;
     for (int k = 0; k < NEB_TRAFFIC_KINDS; k++) {

@@ -6,7 +6,7 @@
 #include "base/buf.h"
 #include "group/pretend.h"
 
-enum { NEB_PLAN_COSTS = 24, NEB_STACKS = 2 };
+enum { NEB_PLAN_COSTS = 24, NEB_PLAN_GROUPS = 128, NEB_STACKS = 2 };
 
 /* At one rank of `ranks` that compute at the same time, with so many threads each. Seconds. */
 struct neb_layer_cost {
@@ -17,9 +17,10 @@ struct neb_layer_cost {
     double update; /* of one trained value: norm, clip, update */
 };
 
-/* An exchange of a group takes call + byte * bytes seconds. */
+/* An exchange of a group takes call + byte * bytes seconds. Its ranks are `stride` apart: those that share a machine are next to each
+ * other, so a group of few ranks far apart may well go over the network. */
 struct neb_group_cost {
-    int size;
+    int size, stride;
     bool beside; /* sums of gradients go on beside the backward pass (optim/beside.c) */
     double call[NEB_TRAFFIC_KINDS], byte[NEB_TRAFFIC_KINDS];
 };
@@ -29,7 +30,7 @@ struct neb_planner_costs {
     char device[128]; /* what was measured, or is stated */
     struct neb_layer_cost layer[NEB_PLAN_COSTS];
     int layers;
-    struct neb_group_cost group[NEB_PLAN_COSTS];
+    struct neb_group_cost group[NEB_PLAN_GROUPS];
     int groups;
     double bus;    /* seconds of a byte between host and device; 0: they are one */
     double memory; /* stated: bytes of a device; 0: the device's own */
@@ -38,7 +39,8 @@ struct neb_planner_costs {
 /* NULL: there is none. */
 const struct neb_layer_cost *neb__costs_layer(const struct neb_planner_costs *c, int tensor, int threads,
                                               int ranks);
-const struct neb_group_cost *neb__costs_group(const struct neb_planner_costs *c, int size);
+/* Of the largest known stride up to this one. */
+const struct neb_group_cost *neb__costs_group(const struct neb_planner_costs *c, int size, int stride);
 double neb__costs_exchange(const struct neb_group_cost *c, const struct neb_rank_traffic *t);
 
 /* Adds, or replaces what is for the same. */

@@ -10,6 +10,7 @@
 #include "nn/stage.h"
 #include "optim/optimizer.h"
 #include "plan/measure.h"
+#include "plan/trained_layers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ static const double gib = 0x1p30;
 struct stages {
     struct neb_arch arch;
     struct neb_stage_range range[STAGES_MOST];
+    double *share; /* of each layer, of what a trained one takes */
     struct neb_rehearsal seen[STAGES_MOST];
     int64_t first; /* bytes of the first rank of all */
 };
@@ -118,7 +120,7 @@ static double runs_of_stage(const struct stages *s, int p, const struct neb_laye
     const int64_t encoder = s->arch.kind == NEB_ENCODER_DECODER ? s->arch.layers : INT64_MAX;
     const struct neb_stage_range *r = &s->range[p];
     double sum = c->ends * neb__stage_ends(&s->arch, r);
-    for (int64_t i = r->first; i < r->end; i++) sum += c->layer[i >= encoder];
+    for (int64_t i = r->first; i < r->end; i++) sum += c->layer[i >= encoder] * s->share[i];
     return sum;
 }
 
@@ -127,17 +129,25 @@ static double backward_of(const struct stages *s, int p, const struct neb_layer_
     return runs_of_stage(s, p, c) * 2 / 3;
 }
 
-static double exchange(const struct neb_planner_order *o, int size, const struct neb_rank_traffic *t)
+/* Of a group of ranks that are `stride` apart. They go tensor, pipeline, data (group/layout.c). */
+static double exchange(const struct neb_planner_order *o, int size, int stride,
+                       const struct neb_rank_traffic *t)
 {
-    return size > 1 ? neb__costs_exchange(neb__costs_group(o->costs, size), t) : 0;
+    return size > 1 ? neb__costs_exchange(neb__costs_group(o->costs, size, stride), t) : 0;
+}
+
+static int data_stride(const struct neb_planner_layout *l)
+{
+    return l->tensor * l->pipeline;
 }
 
 /* What stages exchange in their line besides the messages of the turns: the gradient of a table that several hold. */
-static double table_sum(const struct neb_planner_order *o, const struct neb_rehearsal *r)
+static double table_sum(const struct neb_planner_order *o, const struct neb_planner_layout *l,
+                        const struct neb_rehearsal *r)
 {
     struct neb_rank_traffic t = r->pipeline;
     t.calls[NEB_TRAFFIC_MESSAGE] = t.bytes[NEB_TRAFFIC_MESSAGE] = 0;
-    return exchange(o, 2, &t);
+    return exchange(o, 2, l->tensor * (l->pipeline - 1), &t);
 }
 
 /* What a rank that computes alone on a device takes of the time that it takes beside the others; 1: not known. */
@@ -157,7 +167,7 @@ static neb_status time_runs(const struct neb_planner_order *o, struct neb_planne
     const struct neb_planner_layout *l = &row->layout;
     double forward[STAGES_MOST], backward[STAGES_MOST], shared = 0;
     for (int p = 0; p < l->pipeline; p++) {
-        const double within = exchange(o, l->tensor, &s->seen[p].tensor) / micros;
+        const double within = exchange(o, l->tensor, 1, &s->seen[p].tensor) / micros;
         const double all = runs_of_stage(s, p, c) + within;
         forward[p] = all / 3;
         backward[p] = all * 2 / 3;
@@ -169,7 +179,7 @@ static neb_status time_runs(const struct neb_planner_order *o, struct neb_planne
         row->exchange_s = shared;
         return NEB_OK;
     }
-    const struct neb_group_cost *g = neb__costs_group(o->costs, l->pipeline);
+    const struct neb_group_cost *g = neb__costs_group(o->costs, l->pipeline, l->tensor);
     const struct neb_rehearsal *first = &s->seen[0];
     const double calls = first->pipeline.calls[NEB_TRAFFIC_MESSAGE];
     const double bytes = calls > 0 ? first->pipeline.bytes[NEB_TRAFFIC_MESSAGE] / calls : 0;
@@ -188,8 +198,8 @@ static neb_status time_runs(const struct neb_planner_order *o, struct neb_planne
 static double sums_behind(const struct neb_planner_order *o, const struct neb_planner_layout *l,
                           const struct neb_rehearsal *r, double last_backward)
 {
-    const struct neb_group_cost *g = l->data > 1 ? neb__costs_group(o->costs, l->data) : NULL;
-    const double sums = exchange(o, l->data, &r->data),
+    const struct neb_group_cost *g = l->data > 1 ? neb__costs_group(o->costs, l->data, data_stride(l)) : NULL;
+    const double sums = exchange(o, l->data, data_stride(l), &r->data),
                  asked = (double)o->data->job->parallel.bucket / sizeof(float);
     const double bucket = asked > 0 ? asked : o->place.host ? NEB_SUM_BUCKET : NEB_SUM_BUCKET_GPU;
     const bool gpu_team = !o->place.host && l->tensor > 1;
@@ -206,8 +216,8 @@ static void time_update(const struct neb_planner_order *o, struct neb_planner_ro
     for (int p = 0; p < l->pipeline; p++) {
         const struct neb_rehearsal *r = &s->seen[p];
         const double range = (double)r->here / (l->zero ? l->data : 1);
-        const double moved = sums_behind(o, l, r, backward_of(s, p, c)) + table_sum(o, r) +
-                             exchange(o, l->pipeline * l->tensor, &r->model);
+        const double moved = sums_behind(o, l, r, backward_of(s, p, c)) + table_sum(o, l, r) +
+                             exchange(o, l->pipeline * l->tensor, 1, &r->model);
         const double bus = r->offloaded * o->costs->bus;
         const double update = c->update * range;
         if (update + moved + bus <= slowest) continue;
@@ -225,8 +235,16 @@ static bool measured(const struct neb_planner_order *o, const struct neb_planner
     const int sizes[] = {l->data, l->tensor, l->pipeline, l->pipeline * l->tensor};
     *c = neb__costs_layer(o->costs, l->tensor, l->threads, neb__planner_ranks(l));
     for (int i = 0; i < 4; i++)
-        if (sizes[i] > 1 && !neb__costs_group(o->costs, sizes[i])) return false;
+        if (sizes[i] > 1 && !neb__costs_group(o->costs, sizes[i], 1)) return false;
     return *c != NULL;
+}
+
+static neb_status find_shares(const struct neb_data *data, struct stages *s)
+{
+    const int64_t n = neb__stage_layers(&s->arch);
+    s->share = NEB_NEW_ARRAY(double, (size_t)n);
+    return s->share ? neb__trained_layers(data, s->share, n)
+                    : neb__fail(NEB_ERR_NOMEM, "out of memory for a plan");
 }
 
 neb_status neb__planner_forecast(const struct neb_planner_order *o, struct neb_planner_row *row,
@@ -247,9 +265,11 @@ neb_status neb__planner_forecast(const struct neb_planner_order *o, struct neb_p
     neb_status status = neb__model_config_check(&o->data->models.model, &s->arch);
     if (status == NEB_OK) status = neb__stage_cut(&s->arch, l->pipeline, s->range);
     if (status == NEB_OK) status = rehearse(o, row, s);
+    if (status == NEB_OK) status = find_shares(o->data, s);
     neb__log_hush(before);
     if (status != NEB_OK) {
         snprintf(row->why, sizeof row->why, "%.239s", neb_last_error());
+        neb__free(s->share);
         neb__free(s);
         return status == NEB_ERR_NOMEM ? status : NEB_OK;
     }
@@ -266,6 +286,8 @@ neb_status neb__planner_forecast(const struct neb_planner_order *o, struct neb_p
         if (status == NEB_OK) time_update(o, row, s, cost);
         row->tokens_s = row->step_s > 0 ? *tokens / row->step_s : 0;
     }
+    row->fits &= row->timed; /* what is rejected does not say that it could be taken */
+    neb__free(s->share);
     neb__free(s);
     return status;
 }

@@ -5,7 +5,8 @@
  *     6 * multiplications * rows / t / (peak * reached)        forward 2, backward 4 operations each
  *
  * an update moves 30 bytes of a value through the device's memory, and a ring of n ranks moves 2 (n - 1) / n of a sum's bytes,
- * half of that for a scattered sum or a gather. A group that fits a machine uses the links inside it, a larger one the network. */
+ * half of that for a scattered sum or a gather. A group uses the links inside a machine if all ranks from its first to its last one fit
+ * into it, else the network: ranks of one machine are next to each other, and those of a group are `stride` apart (group/layout.c). */
 #include "plan/hardware.h"
 #include "nn/stage.h"
 #include "plan/measure.h"
@@ -54,12 +55,12 @@ static neb_status read_scale(const char *text, int *count, const struct hardware
                      list);
 }
 
-static struct neb_group_cost group_of(const struct hardware *h, int size)
+static struct neb_group_cost group_of(const struct hardware *h, int size, int stride)
 {
-    const bool near = size <= h->near;
+    const bool near = size * stride <= h->near;
     const double bytes = near ? h->link : h->network, call = near ? h->link_call : h->network_call;
     const double part = (double)(size - 1) / size / bytes, hops = ceil(log2(size));
-    struct neb_group_cost g = {.size = size, .beside = true};
+    struct neb_group_cost g = {.size = size, .stride = stride, .beside = true};
     const double byte[NEB_TRAFFIC_KINDS] = {2 * part, part, part, 1 / bytes};
     for (int k = 0; k < NEB_TRAFFIC_KINDS; k++) {
         g.call[k] = call * (k == NEB_TRAFFIC_MESSAGE ? 1 : hops);
@@ -101,7 +102,9 @@ neb_status neb__hardware_scale(const char *text, const struct neb_data *data, st
     const int threads = neb__planner_threads(data->job, place->near); /* what plan.c gives its layouts */
     for (int n = 2; n <= count; n++)
         if (count % n == 0) {
-            struct neb_group_cost g = group_of(h, n);
+            struct neb_group_cost g = group_of(h, n, 1);
+            neb__costs_add_group(costs, &g);
+            g = group_of(h, n, h->near / n + 1); /* the first stride with which it leaves a machine */
             neb__costs_add_group(costs, &g);
         }
     for (int t = 1; t <= place->near; t++)

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "optim/optimizer.h"
+#include "plan/trained_layers.h"
 #include "task/work.h"
 #include "tensor/buffer.h"
 
@@ -41,6 +42,7 @@ static double median(double *x, int n)
 
 struct arm { /* the model with some of its layers */
     struct neb_planner_job copy;
+    char train[NEB_PATTERNS], freeze[NEB_PATTERNS]; /* … of any layer */
     struct neb_layout layout;
     struct neb_work *work;
     double layers[NEB_STACKS];
@@ -58,6 +60,9 @@ static neb_status open_arm(struct arm *a, const struct neb_data *data, const str
     if (a->copy.job.train.micro > MICROS_MOST) a->copy.job.train.micro = MICROS_MOST;
     a->copy.job.train.memory = 0;
     a->copy.job.init.from = NULL; /* the values do not matter */
+    struct neb_peft_config *peft = &a->copy.job.peft;
+    if (neb__patterns_of_any_layer(peft->train, true, a->train)) peft->train = a->train;
+    if (neb__patterns_of_any_layer(peft->freeze, false, a->freeze)) peft->freeze = a->freeze;
     for (int s = 0; s < NEB_STACKS; s++) a->layers[s] = (double)layers[s];
     NEB_TRY(neb__layout_pretend(&(struct neb_layout_sizes){1, 1, l->tensor}, &(struct neb_layout_place){0},
                                 false, &a->layout));
@@ -271,6 +276,7 @@ neb_status neb__planner_measure_group(struct neb_group *g, neb_device *dev, stru
     status = neb__group_agree(g, status);
     if (status == NEB_OK) {
         *out = (struct neb_group_cost){.size = neb__group_size(g),
+                                       .stride = 1,
                                        .beside = neb__device_sums_beside(g) && !neb__device_shared(g)};
         status = time_all(&x, out);
     }
@@ -303,6 +309,21 @@ static neb_status measure_bus(neb_device *dev, double *out)
     return status;
 }
 
+/* All groups of so many ranks, `stride` apart, at the same time. */
+static neb_status measure_apart(struct neb_group *world, neb_device *dev, int n, int stride,
+                                struct neb_planner_costs *costs)
+{
+    const int rank = neb__group_rank(world), color = rank / (n * stride) * stride + rank % stride;
+    struct neb_group *part = NULL;
+    struct neb_group_cost cost = {0};
+    neb_status status = n < neb__group_size(world) ? neb__group_split(world, color, &part) : NEB_OK;
+    if (status == NEB_OK) status = neb__planner_measure_group(part ? part : world, dev, &cost);
+    cost.stride = stride;
+    if (status == NEB_OK) neb__costs_add_group(costs, &cost);
+    neb__group_close(part);
+    return neb__group_agree(world, status);
+}
+
 static neb_status measure_groups(const struct neb_job *job, struct neb_group *world,
                                  struct neb_planner_costs *costs)
 {
@@ -320,16 +341,9 @@ static neb_status measure_groups(const struct neb_job *job, struct neb_group *wo
     neb_device_get_info(dev, &info);
     snprintf(costs->device, sizeof costs->device, "%s", info.description);
     status = neb__group_agree(world, measure_bus(dev, &costs->bus));
-    for (int n = 2; status == NEB_OK && n <= ranks; n++) {
-        struct neb_group *part = NULL;
-        struct neb_group_cost cost;
-        if (ranks % n) continue;
-        if (n < ranks) status = neb__group_split(world, neb__group_rank(world) / n, &part);
-        if (status == NEB_OK) status = neb__planner_measure_group(part ? part : world, dev, &cost);
-        if (status == NEB_OK) neb__costs_add_group(costs, &cost);
-        neb__group_close(part);
-        status = neb__group_agree(world, status);
-    }
+    for (int n = 2; status == NEB_OK && n <= ranks; n++)
+        for (int stride = 1; status == NEB_OK && n * stride <= ranks; stride++)
+            if (ranks % (n * stride) == 0) status = measure_apart(world, dev, n, stride, costs);
     neb_device_close(dev);
     return status;
 }

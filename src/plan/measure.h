@@ -12,7 +12,7 @@
 /* All ranks of `world` make this call (NULL: this process alone): they compute at the same time. */
 neb_status neb__planner_measure_layers(const struct neb_data *data, struct neb_group *world, int tensor,
                                        int threads, struct neb_layer_cost *out);
-/* On the memory of this device. A collective call. */
+/* On the memory of this device, as if they were next to each other. A collective call. */
 neb_status neb__planner_measure_group(struct neb_group *g, neb_device *dev, struct neb_group_cost *out);
 
 /* Everything that layouts of these ranks need. Adds to `costs`, at every rank. */

@@ -58,22 +58,37 @@ neb_status neb__planner_probe(const struct neb_job *job)
 /* ---- costs ---------------------------------------------------------------------------------------------------- */
 
 /* All that the time of a layer depends on. */
+/* All that its layers are trained with: what is measured differs with the methods, their sizes and their places. */
+static neb_status hash_peft(const struct neb_job *j, char out[2 * NEB_HASH_SIZE + 1])
+{
+    struct neb_buf text;
+    neb__buf_init(&text, TEXT);
+    neb_status status = neb__opts_write(neb__peft_options, &j->peft, "", &text);
+    if (status == NEB_OK) status = neb__buf_append(&text, "", 1);
+    struct neb_hash h;
+    if (status == NEB_OK) status = neb__hash(text.data, text.len, &h);
+    if (status == NEB_OK) neb__hash_hex(&h, out);
+    neb__buf_free(&text);
+    return status;
+}
+
 static neb_status costs_path(const struct neb_data *data, char *out, size_t size)
 {
     const struct neb_job *j = data->job;
     const struct neb_job_train *t = &j->train;
     const struct neb_model_config *m = &data->models.model;
-    char text[1024], host[128] = "", hex[2 * NEB_HASH_SIZE + 1];
+    char text[1024], host[128] = "", hex[2 * NEB_HASH_SIZE + 1], peft[2 * NEB_HASH_SIZE + 1];
     struct neb_hash h;
     (void)gethostname(host, sizeof host - 1);
-    int n = snprintf(
-        text, sizeof text,
-        "%s|%s|%d|%s|%s|%s|%s|%" PRId64 "|%" PRId64 "|%" PRId64 "|%s|%s|%d|%" PRId64 "|%" PRId64 "|%" PRId64
-        "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%g|%g|%s|%d",
-        NEB_VERSION, host, neb__cores(), t->device, t->dtype, t->optimizer, j->task, t->tokens, t->max_len,
-        t->threads, m->kind, m->positions, m->recompute, m->vocab, m->hidden, m->heads, m->kv_heads,
-        m->head_dim, m->ffn, m->embedding, m->layers < 4 ? m->layers : 4, m->decoder_layers, m->dropout,
-        m->attention_dropout, j->peft.method ? j->peft.method : "", t->deterministic);
+    NEB_TRY(hash_peft(j, peft));
+    int n = snprintf(text, sizeof text,
+                     "%s|%s|%d|%s|%s|%s|%s|%" PRId64 "|%" PRId64 "|%" PRId64 "|%s|%s|%d|%" PRId64 "|%" PRId64
+                     "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%" PRId64 "|%" PRId64
+                     "|%g|%g|%s|%d",
+                     NEB_VERSION, host, neb__cores(), t->device, t->dtype, t->optimizer, j->task, t->tokens,
+                     t->max_len, t->threads, m->kind, m->positions, m->recompute, m->vocab, m->hidden,
+                     m->heads, m->kv_heads, m->head_dim, m->ffn, m->embedding, m->layers < 4 ? m->layers : 4,
+                     m->decoder_layers, m->dropout, m->attention_dropout, peft, t->deterministic);
     NEB_TRY(neb__hash(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1, &h));
     neb__hash_hex(&h, hex);
     snprintf(out, size, "%s/plan.%.16s", data->dir, hex);
@@ -138,7 +153,7 @@ static neb_status measure_ranks(const struct neb_data *data, int ranks, struct n
 static bool known(const struct neb_planner_costs *c, const struct neb_job *job, int ranks, int near)
 {
     return neb__costs_layer(c, 1, neb__planner_threads(job, near), ranks) &&
-           (ranks == 1 || neb__costs_group(c, ranks));
+           (ranks == 1 || neb__costs_group(c, ranks, 1));
 }
 
 neb_status neb__planner_find_costs(const struct neb_data *data, const struct neb_planner_place *place,
