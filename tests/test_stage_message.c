@@ -153,12 +153,18 @@ static void only_what_is_due(void **state)
     neb__buf_free(&in.bytes);
 }
 
-static neb_status sums(const struct neb_stage_sums *of_last, struct neb_stage_sums *total)
+static neb_status sums(const struct neb_stage_sums *of_last, double line, struct neb_stage_row *table,
+                       struct neb_stage_sums *total)
 {
-    struct neb_stage_sums sent[STAGES] = {{.norm2 = -7}}, table[STAGES] = {{.norm2 = 1, .counts = {2}}};
-    sent[1] = (struct neb_stage_sums){.norm2 = 2, .loss = {1, -3}, .counts = {4}};
-    sent[2] = *of_last;
-    NEB_TRY(neb__stage_sums_decode("b", (const uint8_t *)sent, sizeof sent, STAGES, 1, STAGES, table));
+    struct neb_stage_row sent[STAGES] = {{.sums = {.norm2 = -7}}, {.line_s = 0.25}};
+    uint8_t bytes[sizeof sent];
+    const size_t n = neb__stage_rows_size(STAGES, line != 0);
+    memset(table, 0, STAGES * sizeof *table);
+    table[0].sums = (struct neb_stage_sums){.norm2 = 1, .counts = {2}};
+    sent[1].sums = (struct neb_stage_sums){.norm2 = 2, .loss = {1, -3}, .counts = {4}};
+    sent[2] = (struct neb_stage_row){*of_last, line};
+    neb__stage_rows_encode(sent, STAGES, line != 0, bytes);
+    NEB_TRY(neb__stage_rows_decode("b", bytes, n, STAGES, line != 0, 1, STAGES, table));
     neb__stage_sums_total(table, STAGES, total);
     return NEB_OK;
 }
@@ -166,20 +172,29 @@ static neb_status sums(const struct neb_stage_sums *of_last, struct neb_stage_su
 static void sums_that_cannot_be(void **state)
 {
     (void)state;
+    struct neb_stage_row table[STAGES];
     struct neb_stage_sums v, good = {.norm2 = 4, .loss = {0.5}, .nonfinite = 1};
-    assert_ok(sums(&good, &v)); /* the row of a stage that is not due is not looked at */
+    assert_ok(sums(&good, 0, table, &v)); /* the row of a stage that is not due is not looked at */
     assert_true(v.norm2 == 7 && v.loss[0] == 1.5 && v.loss[1] == -3 && v.counts[0] == 6 && v.nonfinite == 1);
+    assert_true(table[1].line_s == 0);
+    assert_ok(sums(&good, 0.5, table, &v));
+    assert_true(v.norm2 == 7 && table[1].line_s == 0.25 && table[2].line_s == 0.5);
+    assert_ok(sums(&good, NAN, table, &v)); /* a time that is none is not known */
+    assert_true(table[1].line_s == 0.25 && table[2].line_s == 0);
+    assert_ok(sums(&good, -3, table, &v));
+    assert_true(table[2].line_s == 0);
     v = (struct neb_stage_sums){.norm2 = INFINITY}; /* a step that is not finite: all skip it */
-    assert_ok(sums(&v, &v));
+    assert_ok(sums(&v, 0, table, &v));
     assert_false(isfinite(v.norm2));
     const struct neb_stage_sums bad[] = {{.norm2 = -1e-9},    {.nonfinite = -1},
                                          {.nonfinite = NAN},  {.nonfinite = INFINITY},
                                          {.counts = {0, -1}}, {.counts = {0, 0, 0, NAN}}};
     check_log_quiet();
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_status(sums(&bad[i], &v), NEB_ERR_CORRUPT);
-    struct neb_stage_sums table[STAGES];
-    assert_status(neb__stage_sums_decode("b", (const uint8_t *)&good, sizeof good, STAGES, 1, STAGES, table),
-                  NEB_ERR_CORRUPT);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_status(sums(&bad[i], 0, table, &v), NEB_ERR_CORRUPT);
+    assert_status(
+        neb__stage_rows_decode("b", (const uint8_t *)&good, sizeof good, STAGES, false, 1, STAGES, table),
+        NEB_ERR_CORRUPT);
     check_log_restore();
 }
 

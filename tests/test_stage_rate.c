@@ -22,6 +22,7 @@ static void depth_follows_the_formula(void **state)
             for (double turn = 0.005; turn < 1; turn *= 3) {
                 struct neb_stage_rate r = begin(0, 0, behind, 64);
                 struct neb_stage_rate_sample in = {.turn = turn, .rtt = rtt, .line = 1e9, .bytes = 1e6};
+                in.unknown = behind - 1;
                 double away = behind * (rtt + 2 * 1e6 / 1e9);
                 int want = behind + 1 + (int)ceil(away / turn);
                 (void)neb__stage_rate_step(&r, &in);
@@ -98,6 +99,28 @@ static void limited_memory_begins_with_one(void **state)
     assert_int_equal(r.depth, 6);
 }
 
+/* A short line in front of a long one: what counts is how long a micro-batch is on both. */
+static void lines_differ(void **state)
+{
+    (void)state;
+    struct neb_stage_rate r = begin(8, 0, 2, 64);
+    struct neb_stage_rate_sample in = {
+        .turn = 0.1, .rtt = 0.002, .line = 1e9, .bytes = 1e6, .further = 0.8, .unknown = 0};
+    assert_true(neb__stage_rate_step(&r, &in));
+    assert_int_equal(r.depth, 3 + 9); /* 4 ms and 800 ms */
+    assert_true(fabs(r.line_s - 0.004) < 1e-9);
+    r = begin(8, 0, 2, 64);
+    in = (struct neb_stage_rate_sample){.turn = 0.1, .rtt = 0.8, .line = 1e9, .bytes = 1e6, .further = 0.004};
+    assert_true(neb__stage_rate_step(&r, &in));
+    assert_int_equal(r.depth, 3 + 9);
+    in.further = NAN;
+    (void)neb__stage_rate_step(&r, &in);
+    assert_int_equal(r.depth, 3 + 9);
+    r = begin(8, 5, 2, 64); /* a fixed depth: the line is measured for the others all the same */
+    (void)neb__stage_rate_step(&r, &in);
+    assert_true(r.depth == 5 && r.line_s > 0.8);
+}
+
 /* A depth that a stage could not have is not asked for again; less is. */
 static void a_depth_without_memory(void **state)
 {
@@ -128,6 +151,7 @@ int main(void)
         cmocka_unit_test(limits),
         cmocka_unit_test(limited_memory_begins_with_one),
         cmocka_unit_test(a_depth_without_memory),
+        cmocka_unit_test(lines_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,6 +41,15 @@ static void look(const struct neb_stage_site *s, struct neb_stage_rate_sample *o
     }
 }
 
+/* The lines behind the next stage: that of the last one joins it to the first where the line is a ring. */
+static void add_lines(const struct neb_stage_site *s, struct neb_stage_rate_sample *out)
+{
+    for (int k = s->stage + 1; k < s->stages - !s->place.ring; k++) {
+        out->further += s->line_s[k];
+        out->unknown += !(s->line_s[k] > 0);
+    }
+}
+
 /* Slots that fit into the memory that is free; 0: it is not known. */
 static int room(const struct neb_stage_site *s, const struct neb_stage_facts *f)
 {
@@ -79,6 +88,7 @@ int neb__stage_control(struct neb_stage_site *s, const struct neb_stage_facts *f
     s->seen = now;
     s->looked_ns = neb__now_ns();
     look(s, &in);
+    add_lines(s, &in);
     if (!neb__stage_rate_step(&s->rate, &in)) return s->rate.depth;
     neb__info("%s", s->rate.reason);
     snprintf(s->readings.why, sizeof s->readings.why, "%s", s->rate.reason);

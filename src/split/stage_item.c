@@ -242,23 +242,26 @@ neb_status neb__stage_give_outline(void *site, const void *bytes, size_t n)
 
 /* Takes a table of all stages' numbers and keeps the rows of the stages [from, to). */
 static neb_status take_rows(struct neb_stage_site *s, enum neb_stage_way way, int from, int to,
-                            struct neb_stage_sums *table)
+                            struct neb_stage_row *table)
 {
-    const struct neb_stage_due due = {.kind = NEB_STAGE_ITEM_SUMS, .most = (size_t)s->stages * sizeof *table};
+    const struct neb_stage_due due = {.kind = NEB_STAGE_ITEM_SUMS,
+                                      .most = neb__stage_rows_size(s->stages, s->outlined)};
     struct neb_stage_head head;
     const uint8_t *bytes;
     size_t size;
     if (!neb__stage_in_line(s, way)) return NEB_OK;
     NEB_TRY(neb__stage_get(s, way, &due, &head, &bytes, &size));
-    return neb__stage_sums_decode(s->end[way].other, bytes, size, s->stages, from, to, table);
+    return neb__stage_rows_decode(s->end[way].other, bytes, size, s->stages, s->outlined, from, to, table);
 }
 
 static neb_status give_rows(struct neb_stage_site *s, enum neb_stage_way way,
-                            const struct neb_stage_sums *table)
+                            const struct neb_stage_row *table)
 {
     struct neb_stage_head head = {.kind = NEB_STAGE_ITEM_SUMS};
+    uint8_t bytes[NEB_JOB_SITES * sizeof *table];
     if (!neb__stage_in_line(s, way)) return NEB_OK;
-    return neb__stage_put(s, way, &head, table, (size_t)s->stages * sizeof *table);
+    neb__stage_rows_encode(table, s->stages, s->outlined, bytes);
+    return neb__stage_put(s, way, &head, bytes, neb__stage_rows_size(s->stages, s->outlined));
 }
 
 /* The last stage ends its backwards first and says its part at once, so it has come to the first one before that ends
@@ -266,13 +269,14 @@ static neb_status give_rows(struct neb_stage_site *s, enum neb_stage_way way,
 neb_status neb__stage_add_up(void *site, struct neb_stage_sums *own)
 {
     struct neb_stage_site *s = site;
-    struct neb_stage_sums table[NEB_JOB_SITES] = {0};
-    table[s->stage] = *own;
+    struct neb_stage_row table[NEB_JOB_SITES] = {0};
+    table[s->stage] = (struct neb_stage_row){*own, s->rate.line_s};
     NEB_TRY(take_rows(s, NEB_BACK_IN, s->stage + 1, s->stages, table));
     NEB_TRY(give_rows(s, NEB_BACK_OUT, table));
     NEB_TRY(take_rows(s, NEB_AHEAD_IN, 0, s->stage, table));
     NEB_TRY(give_rows(s, NEB_AHEAD_OUT, table));
     neb__stage_sums_total(table, s->stages, own);
+    for (int k = s->stage + 1; k < s->stages; k++) s->line_s[k] = table[k].line_s;
     return NEB_OK;
 }
 

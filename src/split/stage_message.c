@@ -5,7 +5,7 @@
  *     outline   what the batches of a step, or one of held-out text, look like (text/batch_outline.h): ahead, to stages that
  *               have neither end of the model, before the first hidden states of these batches
  *     run       for each part of the message a frame of activations (codec/stream.h)
- *     sums      for each stage its numbers (f64); in the stream ahead those of the stages up to the sender, in the stream
+ *     sums      for each stage its numbers (f64), in a run with outlines also the time of the line behind it; in the stream ahead those of the stages up to the sender, in the stream
  *               back those from the sender on, zeros for all others
  *
  * The stages of a line send their messages in an order that follows from the job alone. So the next message of a stream
@@ -184,29 +184,52 @@ static bool can_be(const struct neb_stage_sums *v)
     return ok;
 }
 
-neb_status neb__stage_sums_decode(const char *site, const uint8_t *bytes, size_t n, int stages, int from,
-                                  int to, struct neb_stage_sums *table)
+static size_t row_size(bool lines)
 {
-    if (n != (size_t)stages * sizeof *table)
+    return sizeof(struct neb_stage_sums) + (lines ? sizeof(double) : 0);
+}
+
+size_t neb__stage_rows_size(int stages, bool lines)
+{
+    return (size_t)stages * row_size(lines);
+}
+
+void neb__stage_rows_encode(const struct neb_stage_row *table, int stages, bool lines, uint8_t *out)
+{
+    for (int k = 0; k < stages; k++, out += row_size(lines)) {
+        memcpy(out, &table[k].sums, sizeof table[k].sums);
+        if (lines) memcpy(out + sizeof table[k].sums, &table[k].line_s, sizeof table[k].line_s);
+    }
+}
+
+neb_status neb__stage_rows_decode(const char *site, const uint8_t *bytes, size_t n, int stages, bool lines,
+                                  int from, int to, struct neb_stage_row *table)
+{
+    if (n != neb__stage_rows_size(stages, lines))
         return neb__fail(NEB_ERR_CORRUPT, "site '%s' sent the numbers of another number of stages", site);
     for (int k = from; k < to; k++) {
-        memcpy(&table[k], bytes + (size_t)k * sizeof *table, sizeof *table);
-        if (!can_be(&table[k]))
+        struct neb_stage_row *r = &table[k];
+        const uint8_t *at = bytes + (size_t)k * row_size(lines);
+        memcpy(&r->sums, at, sizeof r->sums);
+        if (lines) memcpy(&r->line_s, at + sizeof r->sums, sizeof r->line_s);
+        if (!counts(r->line_s)) r->line_s = 0;
+        if (!can_be(&r->sums))
             return neb__fail(NEB_ERR_CORRUPT,
                              "site '%s' sent a squared norm, a count or a flag of stage %d that cannot be: "
                              "%g, %g, %g",
-                             site, k + 1, table[k].norm2, table[k].counts[0], table[k].nonfinite);
+                             site, k + 1, r->sums.norm2, r->sums.counts[0], r->sums.nonfinite);
     }
     return NEB_OK;
 }
 
-void neb__stage_sums_total(const struct neb_stage_sums *table, int stages, struct neb_stage_sums *out)
+void neb__stage_sums_total(const struct neb_stage_row *table, int stages, struct neb_stage_sums *out)
 {
     *out = (struct neb_stage_sums){0};
     for (int k = 0; k < stages; k++) {
-        for (int i = 0; i < NEB_STAGE_LOSSES; i++) out->loss[i] += table[k].loss[i];
-        for (int i = 0; i < NEB_STAGE_COUNTS; i++) out->counts[i] += table[k].counts[i];
-        out->norm2 += table[k].norm2;
-        out->nonfinite += table[k].nonfinite;
+        const struct neb_stage_sums *v = &table[k].sums;
+        for (int i = 0; i < NEB_STAGE_LOSSES; i++) out->loss[i] += v->loss[i];
+        for (int i = 0; i < NEB_STAGE_COUNTS; i++) out->counts[i] += v->counts[i];
+        out->norm2 += v->norm2;
+        out->nonfinite += v->nonfinite;
     }
 }

@@ -79,12 +79,22 @@ neb_status neb__stage_run_decode(const struct neb_stage_message *m, const char *
 
 /* ---- sums ------------------------------------------------------------------------------------------------- */
 
-/* The numbers of the stages [from, to), out of a table with those of all `stages`. Losses may be anything: what is not finite makes all
+/* What a stage says at the end of a step: its numbers and, where several lines follow each other, how long a micro-batch is on the line
+ * behind it, there and back. */
+struct neb_stage_row {
+    struct neb_stage_sums sums;
+    double line_s; /* 0: not known, or there is none */
+};
+
+/* Bytes of a table of so many rows; lines: with line_s. */
+size_t neb__stage_rows_size(int stages, bool lines);
+void neb__stage_rows_encode(const struct neb_stage_row *table, int stages, bool lines, uint8_t *out);
+/* The rows of the stages [from, to), out of a table of all `stages`. Losses may be anything: what is not finite makes all
  * stages skip the step. A count, a square or the flag that is negative, or a flag or count that is no number, would be added up
- * unnoticed: NEB_ERR_CORRUPT. */
-neb_status neb__stage_sums_decode(const char *site, const uint8_t *bytes, size_t n, int stages, int from,
-                                  int to, struct neb_stage_sums *table);
+ * unnoticed: NEB_ERR_CORRUPT. A time that cannot be counts as not known. */
+neb_status neb__stage_rows_decode(const char *site, const uint8_t *bytes, size_t n, int stages, bool lines,
+                                  int from, int to, struct neb_stage_row *table);
 /* Added up in the order of the stages. */
-void neb__stage_sums_total(const struct neb_stage_sums *table, int stages, struct neb_stage_sums *out);
+void neb__stage_sums_total(const struct neb_stage_row *table, int stages, struct neb_stage_sums *out);
 
 #endif

@@ -1,11 +1,12 @@
 /* stage_rate.c: see stage_rate.h.
  *
- * While a micro-batch is away, its stage works on others: the way takes a round trip and a transfer in each direction, and
+ * While a micro-batch is away, its stage works on others: each line on its way takes a round trip and a transfer in each direction, and
  * every stage behind takes its turn. So
  *
  *     in flight = stages from here on + ceil((round trips + transfers) / turn)
  *
- * keep a stage busy, where a turn is one forward and one backward. More would cost memory and gain nothing; more than a
+ * keep a stage busy, where a turn is one forward and one backward. A stage measures its own line; those behind it say how long they take
+ * with the sums of each step, since no two lines need be alike. More would cost memory and gain nothing; more than a
  * step has cannot be.
  *
  * Eight bits are the rule. The line is too slow for them when a message takes longer than a turn, for then the stages wait
@@ -58,8 +59,9 @@ bool neb__stage_rate_step(struct neb_stage_rate *r, const struct neb_stage_rate_
     if (!(turn > 0)) return false;
     int bits = wanted_bits(r, turn, line, bytes), depth = r->depth;
     double transfer = line > 0 ? bytes * bits / 8 / line : 0;
+    if (c->behind && rtt > 0) r->line_s = rtt + 2 * transfer;
     if (c->behind && !c->depth && rtt > 0) {
-        double away = c->behind * (rtt + 2 * transfer);
+        double away = r->line_s * (1 + in->unknown) + known(in->further);
         depth = clamped(c->behind + 1 + ceil(away / turn), 1, c->micro);
         if (in->room > 0 && depth > in->room) depth = in->room;
         if (r->most > 0 && depth > r->most) depth = r->most;
@@ -71,9 +73,12 @@ bool neb__stage_rate_step(struct neb_stage_rate *r, const struct neb_stage_rate_
                  "turn %.0f ms",
                  bits, depth, 1e3 * bytes / line, line * 8e-6, 1e3 * turn);
     else
-        snprintf(r->reason, sizeof r->reason,
-                 "%d bits, %d in flight: a round trip takes %.0f ms, a transfer %.0f ms, a turn %.0f ms",
-                 bits, depth, 1e3 * rtt, 1e3 * transfer, 1e3 * turn);
+        snprintf(
+            r->reason, sizeof r->reason,
+            "%d bits, %d in flight: a round trip takes %.0f ms, a transfer %.0f ms, the lines behind the "
+            "next site %.0f ms, a turn %.0f ms",
+            bits, depth, 1e3 * rtt, 1e3 * transfer, 1e3 * (known(in->further) + r->line_s * in->unknown),
+            1e3 * turn);
     r->bits = bits;
     r->depth = depth;
     return true;

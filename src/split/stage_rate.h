@@ -17,16 +17,19 @@ struct neb_stage_rate_config {
 
 /* Measured since the last decision. A value that is not known is 0. */
 struct neb_stage_rate_sample {
-    double turn;  /* seconds that a micro-batch takes here, forwards and backwards */
-    double rtt;   /* seconds to the next stage and back; 0: it is not connected */
-    double line;  /* bytes/s towards the neighbours, of the slowest that was full lately */
-    double bytes; /* of a micro-batch's message at 8 bits */
-    int room;     /* most slots that fit into memory */
+    double turn;    /* seconds that a micro-batch takes here, forwards and backwards */
+    double rtt;     /* seconds to the next stage and back; 0: it is not connected */
+    double line;    /* bytes/s towards the neighbours, of the slowest that was full lately */
+    double bytes;   /* of a micro-batch's message at 8 bits */
+    double further; /* seconds that a micro-batch is on the lines behind the next stage, there and back, … */
+    int unknown;    /* … without so many of them, which count as the next line does */
+    int room;       /* most slots that fit into memory */
 };
 
 struct neb_stage_rate {
     struct neb_stage_rate_config config;
     int bits, depth;
+    double line_s;    /* on the next line, there and back; 0: not known */
     int most;         /* … and no more than this; 0: that is not known */
     char reason[200]; /* of the last change; "" until there is one */
 };

@@ -102,6 +102,8 @@ struct neb_stage_site {
     char run_path[PATH_MAX], done_path[PATH_MAX];
     int bits;
     struct neb_stage_rate rate;
+    double line_s
+        [NEB_JOB_SITES]; /* of the lines behind the next stage, as those stages said at the end of the last step */
     struct neb_site_stage_times seen; /* at the last decision */
     double item_bytes;                /* of the messages of a micro-batch at 8 bits, one way */
     int64_t looked_ns;

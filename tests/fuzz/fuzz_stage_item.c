@@ -25,7 +25,7 @@ static struct neb_stage_due due_of(uint8_t choice)
     case 1: return neb__stage_due_run(&runs[choice % 5]);
     case 2:
         return (struct neb_stage_due){.kind = NEB_STAGE_ITEM_SUMS,
-                                      .most = STAGES * sizeof(struct neb_stage_sums)};
+                                      .most = STAGES * sizeof(struct neb_stage_row)};
     case 3: return (struct neb_stage_due){.kind = NEB_STAGE_ITEM_OUTLINE, .most = 256, .pieces = 3};
     default:
         return (struct neb_stage_due){
@@ -36,9 +36,12 @@ static struct neb_stage_due due_of(uint8_t choice)
 static void use(uint8_t choice, const struct neb_stage_head *head, const uint8_t *bytes, size_t n)
 {
     static float values[8 * WIDTH];
-    struct neb_stage_sums table[STAGES] = {0}, total;
+    struct neb_stage_row table[STAGES] = {0};
+    struct neb_stage_sums total;
+    const bool lines = choice & 0x80;
     if (choice % 5 < 2 && !head->bad) (void)neb__stage_run_decode(&runs[choice % 5], "b", bytes, n, values);
-    if (choice % 5 != 2 || neb__stage_sums_decode("b", bytes, n, STAGES, 1, STAGES, table) != NEB_OK) return;
+    if (choice % 5 != 2 || neb__stage_rows_decode("b", bytes, n, STAGES, lines, 1, STAGES, table) != NEB_OK)
+        return;
     neb__stage_sums_total(table, STAGES, &total);
     if (total.norm2 < 0 || !(total.nonfinite >= 0)) abort();
 }
