@@ -91,6 +91,51 @@ static void a_rehearsal_rounds_as_the_allocator_does(void **state)
     neb_device_close(cpu);
 }
 
+/* Hardware that is not here: a GPU's units and work memory, and the scratch of its kernels as the CUDA sources have it. */
+static void a_stated_gpu_has_its_units(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_rehearsal cpu, gpu;
+    const struct neb_planner_layout l = {.data = 1, .tensor = 1, .pipeline = 1, .threads = 1};
+    neb_device *d;
+    assert_ok(neb_device_open("cpu", &(struct neb_device_config){.threads = 1, .compute = NEB_BF16}, &d));
+    assert_ok(neb__device_state_gpu(d));
+    assert_ok(neb__device_rehearse(d));
+    assert_string_equal(d->ops->name, "cuda");
+    assert_true(used(d) == 96 << 20);
+    const struct {
+        size_t bytes;
+        int64_t takes;
+    } sizes[] = {
+        {1, 512}, {513, 1024}, {(1 << 20) - 1, 1 << 20}, {1 << 20, 2 << 20}, {(2 << 20) + 1, 4 << 20}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *p = NULL;
+        assert_ok(d->ops->alloc(d->ctx, sizes[i].bytes, &p));
+        assert_int_equal(used(d) - (96 << 20), sizes[i].takes);
+        d->ops->free(d->ctx, p);
+    }
+    const struct neb_linear_bwd lin = {.rows = 100, .in = 65, .out = 64, .type = NEB_BF16};
+    assert_int_equal(d->ops->scratch_bytes(d->ctx, NEB_SLOT_LINEAR_BWD, &lin), 512 + 256);
+    const struct neb_norm_bwd norm = {.rows = 7, .d = 64};
+    assert_int_equal(d->ops->scratch_bytes(d->ctx, NEB_SLOT_NORM_BWD, &norm), 132 * 3 * 2 * 64 * 4);
+    struct neb_attn_bwd attn = {
+        .f = {.q_rows = 256, .heads = 4, .head_dim = 64, .max_k = 64, .type = NEB_BF16}};
+    assert_int_equal(d->ops->scratch_bytes(d->ctx, NEB_SLOT_ATTN_BWD, &attn), 4096);
+    attn.f.max_k = 256;
+    assert_int_equal(d->ops->scratch_bytes(d->ctx, NEB_SLOT_ATTN_BWD, &attn), 4096 + 256 * 4 * 64 * 4);
+    const struct neb_linear_xent xent = {.rows = 300, .in = 64, .classes = 100, .type = NEB_BF16};
+    assert_int_equal(d->ops->scratch_bytes(d->ctx, NEB_SLOT_LINEAR_XENT, &xent), 300 * 128 * 2 + 1536);
+    neb_device_close(d);
+
+    world_open_words(&w, ENCODER, "");
+    assert_ok(neb__planner_rehearse(&w.data, &l, &(struct neb_layout_place){0}, &cpu));
+    assert_ok(neb__planner_rehearse(&w.data, &l, &(struct neb_layout_place){.gpu = true}, &gpu));
+    assert_true(gpu.state + gpu.runs > 96 << 20 && cpu.state + cpu.runs < 96 << 20);
+    assert_int_equal(gpu.values, cpu.values);
+    world_close(&w);
+}
+
 /* Two ranks of one device need both their memory of it; with a device each they fit. */
 static void ranks_of_one_device_share_its_memory(void **state)
 {
@@ -183,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rehearsal_rounds_as_the_allocator_does),
         cmocka_unit_test(ranks_of_one_device_share_its_memory),
+        cmocka_unit_test(a_stated_gpu_has_its_units),
         cmocka_unit_test(messages_are_measured_as_they_are_sent),
         cmocka_unit_test(stages_on_one_device_share_its_speed),
         cmocka_unit_test(a_stage_without_work_ends_its_turns),

@@ -20,6 +20,7 @@ struct neb_layout {
     struct neb_group *model;    /* one copy of the model: rank p * tensor + t */
     bool dry;                   /* a rehearsal: the device of this rank computes nothing (pretend.h) */
     bool several;               /* a rehearsal of ranks on several machines */
+    bool gpu;                   /* a rehearsal of a GPU, also where there is none */
 };
 
 /* A collective call of all ranks of `world` (NULL: this process alone, all sizes are 1).

@@ -159,7 +159,7 @@ neb_status neb__layout_pretend(const struct neb_layout_sizes *sizes, const struc
                                bool dry, struct neb_layout *out)
 {
     const int d = place->data, p = place->pipeline, t = place->tensor, copy = sizes->pipeline * sizes->tensor;
-    struct neb_layout l = {.dry = dry, .several = place->several};
+    struct neb_layout l = {.dry = dry, .several = place->several, .gpu = place->gpu};
     const struct {
         int rank, size;
         struct neb_group **group;

@@ -33,6 +33,7 @@ struct neb_layout_sizes {
 struct neb_layout_place {
     int data, pipeline, tensor; /* this rank's number in each direction */
     bool several;               /* the ranks are on several machines */
+    bool gpu;                   /* each has a GPU, though there may be none here */
 };
 
 /* The groups of one rank of a layout. dry: the device that this rank opens computes nothing. Owes a

@@ -40,7 +40,8 @@ static neb_status rehearse_stage(const struct neb_planner_order *o, const struct
                                  struct neb_rehearsal *out, int64_t *first)
 {
     struct neb_rehearsal last;
-    struct neb_layout_place place = {.pipeline = p, .several = o->place.near < neb__planner_ranks(l)};
+    struct neb_layout_place place = {
+        .pipeline = p, .several = o->place.near < neb__planner_ranks(l), .gpu = o->costs->stated};
     NEB_TRY(neb__planner_rehearse(o->data, l, &place, out));
     if (!p) *first = out->state + out->runs;
     if (!l->zero) return NEB_OK;

@@ -44,7 +44,9 @@ static neb_status open_device(struct neb_work *w)
                                   .spread = neb__group_size(world) > 1,
                                   .tf32 = 1};
     NEB_TRY(neb__group_agree(world, neb_device_open(t->device, &c, &w->dev)));
-    if (w->layout && w->layout->dry) NEB_TRY(neb__device_rehearse(w->dev));
+    const bool dry = w->layout && w->layout->dry;
+    if (dry && w->layout->gpu && neb__work_on_host(w)) NEB_TRY(neb__device_state_gpu(w->dev));
+    if (dry) NEB_TRY(neb__device_rehearse(w->dev));
     return neb__layout_attach(w->layout, w->dev->ops, w->dev->ctx);
 }
 

@@ -18,6 +18,9 @@ struct neb_device {
  * itself. So a training can be rehearsed that would not fit here. The limit of its memory is gone. NEB_ERR_NOMEM */
 neb_status neb__device_rehearse(struct neb_device *d);
 
+/* Before that: the CPU's device answers for a GPU that is not here (stated_gpu.c). Nothing but a rehearsal may follow. NEB_ERR_NOMEM */
+neb_status neb__device_state_gpu(struct neb_device *d);
+
 /* How many devices of this kind there are ("cuda", "opencl:0", "auto"). 0: it is the CPU, or none can be counted. */
 int neb__device_count(const char *name);
 
