@@ -106,6 +106,12 @@ int64_t neb__work_slab_values(const struct neb_work *w); /* the same n, at every
 neb_status neb__work_save_moments(struct neb_work *w, float *m, float *v);
 neb_status neb__work_load_moments(struct neb_work *w, int64_t step, const float *m, const float *v);
 
+/* The names of the matrices that Muon steps, one a line (work_matrices.c). */
+neb_status neb__work_list_matrices(const struct neb_work *w, struct neb_buf *out);
+/* They are those of a list, or those that these moments are of.  NEB_ERR_CONFIG: not, and the message says what to do */
+neb_status neb__work_same_matrices(const struct neb_work *w, const char *list, size_t n);
+neb_status neb__work_same_moments(const struct neb_work *w, const float *m, const float *v);
+
 /* The first rank lacks values of the others: a step was made since the last collection. */
 bool neb__work_lacks_whole(const struct neb_work *w);
 /* All parameters in the order in which they were added, without frozen ones in few bits and without those of other sites'

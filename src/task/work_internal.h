@@ -138,4 +138,8 @@ neb_status neb__eval_tokens(struct neb_work *w, neb_model_fn fn, struct neb_work
 /* Loss, perplexity and accuracy. */
 void neb__describe_tokens(const struct neb_work_eval *e, char *out, size_t size);
 
+/* work_whole.c: the place of a parameter in the slab of neb__work_slab_values(). at: the end of the one before; becomes its first
+ * value. Returns its end. */
+int64_t neb__work_place_behind(const struct neb_work *w, const neb_param *p, int64_t *at);
+
 #endif

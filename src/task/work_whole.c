@@ -164,6 +164,13 @@ static int64_t stage_place(const neb_param *p, int64_t at)
     return at + (n + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
 }
 
+int64_t neb__work_place_behind(const struct neb_work *w, const neb_param *p, int64_t *at)
+{
+    if (neb__work_has_stage(w)) return stage_place(p, *at);
+    *at = p->whole_offset;
+    return *at + (p->trainable ? neb__param_slab_whole(p) : 0);
+}
+
 int64_t neb__work_slab_values(const struct neb_work *w)
 {
     int64_t n = 0;

@@ -6,6 +6,7 @@
  *     m, v       the optimizer's moments, in the layout of the trainable slab of a process that holds the whole model
  *     data       the position of the stream
  *     optimizer  its name, if it is not AdamW: moments of one mean nothing to another
+ *     matrices   the names of those that Muon steps, if it does; in older checkpoints their moments tell
  *     session    this site's part of a run on several sites, if it takes part in one
  *
  * All of it is the same under every layout of ranks. Dropout and masks are functions of (seed, step, sample), so no random state needs to be kept. */
@@ -24,13 +25,15 @@ int64_t neb__resume_values(struct neb_work *w)
     return neb__work_kept_values(w);
 }
 
-static neb_status collect(struct neb_work *w, float *params, float *m, float *v, struct neb_buf *data)
+static neb_status collect(struct neb_work *w, float *params, float *m, float *v, struct neb_buf *data,
+                          struct neb_buf *matrices)
 {
     NEB_TRY(neb__work_collect(w));
     neb_status read =
         neb__work_read_params(w, params); /* whatever comes of it, the other ranks lend their moments */
     NEB_TRY(neb__work_save_moments(w, m, v));
     NEB_TRY(read);
+    NEB_TRY(neb__work_list_matrices(w, matrices));
     return neb__work_save_position(w, data);
 }
 
@@ -53,8 +56,9 @@ neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *
     int64_t slab = neb__work_slab_values(w);
     size_t all = (size_t)neb__resume_values(w) * sizeof(float), part = (size_t)slab * sizeof(float);
     float *params = neb__malloc(all), *m = neb__malloc(part), *v = neb__malloc(part);
-    struct neb_buf data, own;
+    struct neb_buf data, own, matrices;
     neb__buf_init(&data, 64u << 20);
+    neb__buf_init(&matrices, 64u << 20);
     neb__buf_init(&own, (size_t)1 << 40);
     struct neb_ckpt_id id = {.step = p->step};
     neb_status status =
@@ -62,7 +66,7 @@ neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *
             ? neb__work_identity(w, &id.model)
             : neb__fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu bytes", all + 2 * part);
     if (status == NEB_OK && before) status = before(arg);
-    if (status == NEB_OK) status = collect(w, params, m, v, &data);
+    if (status == NEB_OK) status = collect(w, params, m, v, &data, &matrices);
     if (status == NEB_OK) status = collect_session(member, &own);
     uint8_t progress[PROGRESS];
     uint64_t bits;
@@ -71,7 +75,7 @@ neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *
     neb__put64(progress + 8, (uint64_t)p->tokens);
     neb__put64(progress + 16, bits);
     const char *optimizer = neb__work_optimizer_name(w);
-    struct neb_ckpt_section list[7] = {{"progress", progress, sizeof progress},
+    struct neb_ckpt_section list[8] = {{"progress", progress, sizeof progress},
                                        {"params", params, all},
                                        {"m", m, part},
                                        {"v", v, part},
@@ -79,12 +83,14 @@ neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *
     int n = 5;
     if (strcmp(optimizer, usual))
         list[n++] = (struct neb_ckpt_section){"optimizer", optimizer, strlen(optimizer)};
+    if (matrices.len) list[n++] = (struct neb_ckpt_section){"matrices", matrices.data, matrices.len};
     if (member && member->session) list[n++] = (struct neb_ckpt_section){"session", own.data, own.len};
     if (member && !member->session)
         list[n++] = (struct neb_ckpt_section){"session", member->bytes, member->n};
     if (status == NEB_OK) status = neb__ckpt_writer_put(writer, &id, list, n);
     neb__buf_free(&data);
     neb__buf_free(&own);
+    neb__buf_free(&matrices);
     neb__free(params);
     neb__free(m);
     neb__free(v);
@@ -115,6 +121,17 @@ static neb_status same_optimizer(const struct neb_work *w, const struct neb_ckpt
                      n < 32 ? (int)n : 32, (const char *)name, now);
 }
 
+static neb_status same_matrices(const struct neb_work *w, const struct neb_ckpt *c, const float *m,
+                                const float *v)
+{
+    const void *list;
+    size_t n;
+    if (!neb__ckpt_has(c, "optimizer")) return NEB_OK;
+    if (!neb__ckpt_has(c, "matrices")) return neb__work_same_moments(w, m, v);
+    NEB_TRY(neb__ckpt_get(c, "matrices", &list, &n));
+    return neb__work_same_matrices(w, list, n);
+}
+
 static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct neb_progress *p)
 {
     const void *progress, *params, *m, *v, *data;
@@ -125,6 +142,7 @@ static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct n
     NEB_TRY(section(c, "params", (size_t)neb__resume_values(w) * sizeof(float), &params));
     NEB_TRY(section(c, "m", (size_t)slab * sizeof(float), &m));
     NEB_TRY(section(c, "v", (size_t)slab * sizeof(float), &v));
+    NEB_TRY(same_matrices(w, c, m, v));
     NEB_TRY(neb__ckpt_get(c, "data", &data, &n));
     NEB_TRY(neb__work_load_position(w, data, n));
     NEB_TRY(neb__work_write_params(w, params));
