@@ -53,6 +53,32 @@ static void languages_have_rows_and_sites_columns(void **state)
     check_remove_dir(dir);
 }
 
+static void sites_with_a_language_each_share_a_table(void **state)
+{
+    (void)state;
+    static const char *const lang[][2] = {{"de", NULL}, {"fr", NULL}};
+    char dir[256], site[300];
+    struct neb_buf page;
+    struct neb_report *r = NEB_NEW(struct neb_report);
+    assert_non_null(r);
+    check_make_dir(dir, sizeof dir);
+    for (int i = 0; i < 2; i++) {
+        snprintf(site, sizeof site, "%s/%c", dir, 'a' + i);
+        write_site(site, lang[i][0], lang[i], 4 + i);
+        assert_ok(neb__report_add(r, site));
+    }
+    neb__report_finish(r);
+    neb__buf_init(&page, 4 << 20);
+    assert_ok(neb__report_page(r, &page));
+    assert_ok(neb__buf_append(&page, "", 1));
+    assert_non_null(strstr((const char *)page.data, "<tr><td>de</td><td>3.2500</td><td></td></tr>\n"
+                                                    "<tr><td>fr</td><td></td><td>4.2500</td></tr>"));
+    neb__buf_free(&page);
+    neb__report_free(r);
+    neb__free(r);
+    check_remove_dir(dir);
+}
+
 static void one_language_needs_no_table(void **state)
 {
     (void)state;
@@ -77,6 +103,7 @@ static void one_language_needs_no_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(languages_have_rows_and_sites_columns),
+                                       cmocka_unit_test(sites_with_a_language_each_share_a_table),
                                        cmocka_unit_test(one_language_needs_no_table)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,30 +228,6 @@ static void some_batches_stand_for_all(void **state)
 }
 
 /* Pairs that are joined have both languages in every batch. Each row counts for one of them. */
-static void languages_have_losses_of_their_own(void **state)
-{
-    (void)state;
-    struct world w;
-    struct neb_work_eval e, again;
-    world_open(&w, WORLD_ENCODER, NULL);
-    for (int i = 0; i < 20; i++) world_step(&w);
-    assert_ok(neb__work_eval(w.work, "valid", 0, &e));
-    assert_int_equal(e.languages, 2);
-    assert_string_not_equal(e.language[0].name, e.language[1].name);
-    const double sum =
-        e.language[0].loss * (double)e.language[0].rows + e.language[1].loss * (double)e.language[1].rows;
-    assert_true(e.language[0].rows > 0 && e.language[0].rows + e.language[1].rows == e.rows);
-    assert_true(fabs(sum / (double)e.rows / e.loss - 1) < 1e-5);
-    assert_true(fabs(e.language[0].loss - e.language[1].loss) > 1e-4);
-    assert_ok(neb__work_eval(w.work, "valid", 0, &again)); /* the weights are as before */
-    assert_true(again.loss == e.loss && again.language[1].loss == e.language[1].loss);
-    world_close(&w);
-    world_open(&w, WORLD_TRANSLATOR, NULL); /* one language is predicted */
-    assert_ok(neb__work_eval(w.work, "valid", 0, &e));
-    assert_int_equal(e.languages, 0);
-    world_close(&w);
-}
-
 static void text_with_nothing_to_predict_has_no_loss(void **state)
 {
     (void)state;
@@ -650,7 +626,6 @@ int main(void)
         cmocka_unit_test(folders_hold_what_was_measured),
         cmocka_unit_test(both_models_train_what_was_chosen),
         cmocka_unit_test(some_batches_stand_for_all),
-        cmocka_unit_test(languages_have_losses_of_their_own),
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
         cmocka_unit_test(samples_show_what_was_learned),
         cmocka_unit_test(held_out_text_is_not_smoothed),

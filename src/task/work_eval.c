@@ -1,7 +1,8 @@
 /* work_eval.c: a job's model on held-out text: every batch once, without dropout, sums over all of them.
  *
  * The text comes in its order, one language behind the other, so most batches have one language, and their loss counts for it.
- * A batch with several is run again for each of them. The loss over all languages does not depend on that.
+ * A batch with several is run again for each of them. The loss over all languages does not depend on that. Where the sites of
+ * a job have a language each, the loss of a site is that of its language, and is recorded as such.
  *
  * A site without text (strategy pipeline) makes the runs that the stage before it announces, and gets the sums of the last one. */
 #include "task/work_internal.h"
@@ -104,16 +105,28 @@ static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb
     return NEB_OK;
 }
 
+/* The job predicts more than one language, all sites and uses together. */
+static bool job_has_several(const struct neb_job *j)
+{
+    char first[NEB_LANG_SIZE], lang[NEB_LANG_SIZE];
+    for (int i = 0; i < j->n_data; i++) {
+        const struct neb_job_data *c = &j->data[i];
+        if (j->objective->sides == 1 && c->lang && strchr(c->lang, '-')) return true; /* text in both */
+        snprintf(lang, sizeof lang, "%s", c->lang ? c->lang : "");
+        if (j->objective->sides > 1) neb__data_target_lang(c, lang);
+        if (!i) memcpy(first, lang, sizeof first);
+        if (strcmp(lang, first) != 0) return true;
+    }
+    return false;
+}
+
 /* Losses are at the last stage of a pipeline; every rank knows the rows. name: of language i. */
 static neb_status end_languages(struct neb_work *w, struct language_sums *l, const char *const *name,
                                 struct neb_work_eval *e)
 {
-    int n = 0;
-    for (int i = 0; i < NEB_EVAL_LANGUAGES; i++) n += l->of[i].rows > 0;
-    if (n < 2) return NEB_OK;
-    for (int i = 0; i < NEB_EVAL_LANGUAGES; i++) {
+    for (int i = 0; i < NEB_EVAL_LANGUAGES && job_has_several(w->job); i++) {
         struct neb_eval_sums *s = &l->of[i];
-        if (!s->rows) continue;
+        if (!s->rows || !*name[i]) continue; /* a language has a name */
         NEB_TRY(neb__work_stage_sums(w, s));
         struct neb_language_loss *to = &e->language[e->languages++];
         to->loss = s->rows > 0 ? s->loss / (double)s->rows : 0;
@@ -162,14 +175,14 @@ static neb_status conclude(struct neb_work *w, const char *use, struct neb_eval_
     return NEB_OK;
 }
 
-/* The stages behind this one hear how it ends, and which languages there are, if they are several. */
+/* The stages behind this one hear how it ends, and which languages there are. */
 static neb_status say_end(struct neb_work *w, const struct language_sums *l, const char *const *names)
 {
     const char *list[NEB_EVAL_LANGUAGES];
     int n = 0;
     for (int i = 0; i < NEB_EVAL_LANGUAGES; i++)
-        if (l->of[i].rows > 0) list[n++] = names[i];
-    return neb__work_compare_eval_end(w, list, n < 2 ? 0 : n);
+        if (l->of[i].rows > 0 && *names[i]) list[n++] = names[i];
+    return neb__work_compare_eval_end(w, list, n);
 }
 
 static neb_status eval_bare(struct neb_work *w, const char *use, struct neb_work_eval *out)
