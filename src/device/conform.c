@@ -323,8 +323,9 @@ static void run_case(struct neb_cf *c, const struct neb_cf_case *test, int index
 static neb_status run(struct neb_device *d, const char *only, uint64_t seed, bool tiny, FILE *report,
                       struct neb_conform_result *out)
 {
-    static const struct neb_cf_case *const groups[] = {
-        neb__cf_basic, neb__cf_rows, neb__cf_loss, neb__cf_fused, neb__cf_pick, neb__cf_attn, neb__cf_narrow};
+    static const struct neb_cf_case *const groups[] = {neb__cf_basic,  neb__cf_rows, neb__cf_loss,
+                                                       neb__cf_fused,  neb__cf_pick, neb__cf_attn,
+                                                       neb__cf_narrow, neb__cf_muon};
     struct neb_cf *c = NEB_NEW(struct neb_cf);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for the conformance suite");
     *out = (struct neb_conform_result){0};

@@ -112,6 +112,6 @@ struct neb_cf_case {
     int repeat;
 };
 extern const struct neb_cf_case neb__cf_basic[], neb__cf_rows[], neb__cf_loss[], neb__cf_fused[],
-    neb__cf_pick[], neb__cf_attn[], neb__cf_narrow[];
+    neb__cf_pick[], neb__cf_attn[], neb__cf_narrow[], neb__cf_muon[];
 
 #endif

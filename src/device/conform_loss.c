@@ -234,85 +234,6 @@ static void case_update(struct neb_cf *c)
     c->type = keep;
 }
 
-/* x -> c0 x + c1 (x x^T) x + c2 (x x^T)^2 x, in place. */
-static void iterate(struct neb_cf *c, double *x, int64_t rows, int64_t cols, const float coefficient[3])
-{
-    double *gram = neb__cf_doubles(c, rows * rows), *square = neb__cf_doubles(c, rows * rows);
-    double *out = neb__cf_doubles(c, rows * cols);
-    for (int64_t i = 0; i < rows * rows; i++)
-        for (int64_t k = 0; k < cols; k++) gram[i] += x[i / rows * cols + k] * x[i % rows * cols + k];
-    for (int64_t i = 0; i < rows * rows; i++)
-        for (int64_t k = 0; k < rows; k++) square[i] += gram[i / rows * rows + k] * gram[k * rows + i % rows];
-    for (int64_t i = 0; i < rows * cols; i++) {
-        out[i] = (double)coefficient[0] * x[i];
-        for (int64_t k = 0; k < rows; k++) {
-            const int64_t at = i / cols * rows + k;
-            out[i] += ((double)coefficient[1] * gram[at] + (double)coefficient[2] * square[at]) *
-                      x[k * cols + i % cols];
-        }
-    }
-    memcpy(x, out, (size_t)(rows * cols) * sizeof *x);
-}
-
-/* Several matrices in one slab, one of them without a gradient. */
-static void case_muon(struct neb_cf *c)
-{
-    enum { BATCH = 3 };
-    if (!c->ops->muon) return;
-    const int64_t rows = neb__cf_dim(c, 40), cols = neb__cf_dim(c, 40), n = rows * cols, gap = 24;
-    const int steps = 1 + neb__cf_below(c, 2), finite = neb__cf_below(c, 4) > 0;
-    neb__cf_shape(c, "rows %d cols %d steps %d finite %d", (int)rows, (int)cols, steps, finite);
-    struct neb_cf_t p = neb__cf_random(c, BATCH * (n + gap), NEB_F32, 1),
-                    m = neb__cf_random(c, p.n, NEB_F32, 0.1);
-    struct neb_cf_t g = neb__cf_random(c, p.n, NEB_F32, 1), shadow = neb__cf_random(c, p.n, NEB_BF16, 1);
-    int64_t at[BATCH];
-    for (int b = 0; b < BATCH; b++) at[b] = b * (n + gap) + gap;
-    for (int64_t i = 0; i < n; i++) m.v[at[1] + i] = g.v[at[1] + i] = 0;
-    m = neb__cf_values(c, m.n, NEB_F32, m.v);
-    g = neb__cf_values(c, g.n, NEB_F32, g.v);
-    struct neb_ctl host = {.step = 3, .lr = 0.01f, .clip = 0.5f, .nonfinite = !finite};
-    struct neb_muon_args a = {.param = p.p,
-                              .m = m.p,
-                              .grad = g.p,
-                              .shadow = shadow.p,
-                              .at = neb__cf_raw(c, at, sizeof at),
-                              .batch = BATCH,
-                              .rows = rows,
-                              .cols = cols,
-                              .momentum = 0.9f,
-                              .scale = 1.5f,
-                              .decay = 0.1f,
-                              .coefficient = {3.4445f, -4.775f, 2.0315f},
-                              .steps = steps,
-                              .type = NEB_F32,
-                              .ctl = neb__cf_ctl(c, &host)};
-    a.scratch = neb__cf_scratch(c, NEB_SLOT_MUON, &a);
-    for (int b = 0; b < BATCH && finite; b++) {
-        double *x = neb__cf_doubles(c, n), norm = 0;
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t k = at[b] + i;
-            const double d = 0.5 * g.v[k];
-            m.v[k] = (double)0.9f * m.v[k] + d;
-            x[i] = d + (double)0.9f * m.v[k];
-            norm += x[i] * x[i];
-        }
-        for (int64_t i = 0; i < n && norm > 0; i++) x[i] /= sqrt(norm);
-        for (int s = 0; s < steps; s++) iterate(c, x, rows, cols, a.coefficient);
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t k = at[b] + i;
-            p.v[k] -= (double)0.01f * (1.5 * x[i] + (double)0.1f * p.v[k]);
-            shadow.v[k] = p.v[k];
-        }
-    }
-    if (!neb__cf_ok(c, c->ops->muon(c->dev, &a))) return;
-    neb__cf_near(c, "param", &p, p.v, 0);
-    neb__cf_near(c, "m", &m, m.v, 0);
-    const neb_dtype keep = c->type;
-    c->type = NEB_BF16;
-    neb__cf_near(c, "shadow", &shadow, shadow.v, 0);
-    c->type = keep;
-}
-
 const struct neb_cf_case neb__cf_loss[] = {
     {"xent", case_xent, 30},
     {"bce", case_bce, 8},
@@ -320,6 +241,5 @@ const struct neb_cf_case neb__cf_loss[] = {
     {"cosine", case_cosine, 8},
     {"nonfinite", case_nonfinite, 6},
     {"update", case_update, 12},
-    {"muon", case_muon, 12},
     {0},
 };
