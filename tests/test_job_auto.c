@@ -2,6 +2,7 @@
  * older than the choice. */
 #include "check.h"
 #include "sites.h"
+#include "base/buf.h"
 #include "job/job.h"
 #include "run/session.h"
 #include "run/settings_fact.h"
@@ -56,8 +57,8 @@ static const struct {
     /* large batches need no long memory, and Muon pays */
     {"train: {steps: 20000, tokens: 16384}\n" TWO, "muon", 1 - 1 / 512.0, 100, 1},
     {"train: {steps: 20000, tokens: 65536, micro: 8}\n" TWO, "muon", 0.98, 100, 1},
-    {"train: {steps: 20000, tokens: 2047}\n" TWO, "adamw", 0.999, 100, 1},
-    {"train: {steps: 20000, tokens: 2048}\n" TWO, "muon", 0.999, 100, 1},
+    {"train: {steps: 20000, tokens: 511, max_len: 64}\n" TWO, "adamw", 0.999, 100, 1},
+    {"train: {steps: 20000, tokens: 512, max_len: 64}\n" TWO, "muon", 0.999, 100, 1},
     {"train: {steps: 20000, tokens: 2048}\npeft: {method: lora}\n" TWO, "adamw", 0.999, 100, 1},
     {"train: {steps: 20000, tokens: 2048}\nparallel: {offload: moments}\n" TWO, "adamw", 0.999, 100, 1},
     /* what is written counts */
@@ -81,22 +82,57 @@ static void the_job_decides(void **state)
     }
 }
 
-/* The outer step is that of all sites; optimizer and beta2 follow a site's own batch. */
-static void a_site_follows_its_own_batch(void **state)
+/* Optimizer and outer step are those of all sites; beta2 follows a site's own batch. */
+static void one_optimizer_for_all_sites(void **state)
 {
     (void)state;
-    static const char text[] = "train: {steps: 20000, tokens: 16384}\ndata: [{file: x}]\n"
-                               "sites: [{name: a}, {name: b, train: {tokens: 256, max_len: 64}},\n"
-                               "  {name: c, train: {beta2: 0.9, steps: 100}}]\n";
+#define SITES(small, more)                                                      \
+    "train: {steps: 20000, tokens: 1000, max_len: 64}\ndata: [{file: x}]\n"     \
+    "sites: [{name: a, train: {tokens: 824}}, {name: b, train: {tokens: " small \
+    "}}, {name: c, train: {beta2: "                                             \
+    "0.9, tokens: 100, micro: 2, steps: 100}}" more "]\n"
     static const struct {
-        const char *site, *optimizer;
-        double beta2;
-    } sites[] = {{"a", "muon", 1 - 1 / 512.0}, {"b", "adamw", 0.999}, {"c", "muon", 0.9}};
+        const char *text, *optimizer;
+    } jobs[] = {{SITES("512", ""), "muon"}, /* 512 on average, 8 for each hidden value */
+                {SITES("511", ""), "adamw"},
+                {SITES("512", ", {name: d, role: witness, train: {tokens: 64}}"), "muon"},
+                {SITES("512", ", {name: d, train: {tokens: 64}}"), "adamw"},
+                {SITES("512", ", {name: d, parallel: {offload: moments}}"), "adamw"}};
+    for (size_t t = 0; t < sizeof jobs / sizeof *jobs; t++)
+        for (int i = 0; i < 3; i++) {
+            struct neb_job j;
+            struct neb_buf fact;
+            neb__buf_init(&fact, 1000);
+            assert_ok(read_job(jobs[t].text, &j));
+            assert_ok(neb__job_at(&j, (const char *[]){"a", "b", "c"}[i]));
+            is_chosen(&j, jobs[t].optimizer, i < 2 ? 0.999 : 0.9, 100, 1);
+            assert_ok(neb__job_settings_fact(&j, &fact));
+            assert_ok(neb__buf_append(&fact, "", 1));
+            assert_non_null(strstr((const char *)fact.data, jobs[t].optimizer));
+            neb__buf_free(&fact);
+            neb__job_free(&j);
+        }
+}
+
+/* A run that began when each site chose by its own batch keeps to that. */
+static void an_older_run_keeps_its_rule(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "train: {steps: 20000, tokens: 16384}\ndata: [{file: x}]\n"
+        "sites: [{name: a}, {name: b, train: {tokens: 2047}}, {name: c, train: {tokens: "
+        "2048}}]\n";
     for (int i = 0; i < 3; i++) {
         struct neb_job j;
+        struct neb_buf fact;
+        neb__buf_init(&fact, 1000);
         assert_ok(read_job(text, &j));
-        assert_ok(neb__job_at(&j, sites[i].site));
-        is_chosen(&j, sites[i].optimizer, sites[i].beta2, 100, 1);
+        assert_ok(neb__job_at(&j, (const char *[]){"a", "b", "c"}[i]));
+        assert_string_equal(j.train.optimizer, "muon");
+        assert_ok(neb__job_set_rules(&j, NEB_SETTINGS_EACH));
+        assert_string_equal(j.train.optimizer, i == 1 ? "adamw" : "muon");
+        assert_ok(neb__job_settings_fact(&j, &fact));
+        assert_int_equal(fact.len, 0);
         neb__job_free(&j);
     }
 }
@@ -109,12 +145,14 @@ static void the_reasons_are_said(void **state)
     assert_ok(read_job("train: {steps: 4000, tokens: 512}\nwan: {outer_lr: 0.5}\n" TWO, &j));
     assert_int_equal(neb__job_settled(&j, list), 3);
     assert_string_equal(list[0].key, "train.optimizer");
-    assert_non_null(strstr(list[0].why, "from 2048 tokens a step"));
+    assert_string_equal(list[0].value, "muon");
+    assert_non_null(strstr(list[0].why, "from 512 tokens a step (8 for each of 64 hidden values)"));
     assert_string_equal(list[1].key, "train.beta2");
     assert_string_equal(list[1].value, "0.995");
     assert_non_null(strstr(list[1].why, "200 steps of 512 tokens"));
     assert_string_equal(list[2].key, "wan.interval");
     assert_string_equal(list[2].value, "100");
+    assert_non_null(strstr(list[2].why, "4000 steps make 40 rounds"));
     neb__job_free(&j);
     assert_ok(read_job("train: {steps: 1000}\n", &j));
     assert_int_equal(neb__job_settled(&j, list), 0);
@@ -200,9 +238,13 @@ int main(void)
     check_make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/job.yaml", dir);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_job_decides),      cmocka_unit_test(a_site_follows_its_own_batch),
-        cmocka_unit_test(the_reasons_are_said), cmocka_unit_test(a_site_alone_chooses_nothing),
-        cmocka_unit_test(own_steps_are_seen),   cmocka_unit_test(the_roster_says_by_which_rules),
+        cmocka_unit_test(the_job_decides),
+        cmocka_unit_test(one_optimizer_for_all_sites),
+        cmocka_unit_test(an_older_run_keeps_its_rule),
+        cmocka_unit_test(the_reasons_are_said),
+        cmocka_unit_test(a_site_alone_chooses_nothing),
+        cmocka_unit_test(own_steps_are_seen),
+        cmocka_unit_test(the_roster_says_by_which_rules),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     check_remove_dir(dir);

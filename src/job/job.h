@@ -131,13 +131,19 @@ struct neb_job_parallel {
 };
 
 /* Settings that the job leaves to the program (job_auto.c). */
-enum neb_settings_rules { NEB_SETTINGS_OLD, NEB_SETTINGS_NOW }; /* as a roster's genesis numbers them */
+enum neb_settings_rules { /* as a roster's genesis numbers them */
+                          NEB_SETTINGS_OLD,
+                          NEB_SETTINGS_EACH, /* each site chooses its optimizer by its own batch */
+                          NEB_SETTINGS_NOW
+};
 struct neb_job_auto {
     enum neb_settings_rules rules;
     bool optimizer, beta2, interval, outer_lr; /* left to the program; the fields hold its choice */
     bool replica;                              /* several sites train one model */
     bool apart;                                /* a corpus belongs to one of them */
     double steps;                              /* of a site; 0: the job does not say */
+    double batch;                              /* tokens of a step: the mean of the sites that train */
+    bool offload;                              /* one of them keeps its optimizer's state on the host */
 };
 
 struct neb_job {
@@ -245,6 +251,8 @@ neb_status neb__job_take_layout(struct neb_job *j, const struct neb_job_parallel
 enum { NEB_JOB_SETTINGS_WORDS = 2 };
 int neb__job_settings_words(const struct neb_job *j, char word[NEB_JOB_SETTINGS_WORDS][NEB_JOB_WORD]);
 neb_status neb__job_take_settings(struct neb_job *j);
+/* Appends the optimizer that `auto` means in this run, as a line of neb__job_facts(): one at all sites. */
+neb_status neb__job_settings_fact(const struct neb_job *j, struct neb_buf *out);
 /* A site's own layout counts, though the job's is automatic. */
 void neb__job_prefer_own_layout(struct neb_job *j);
 

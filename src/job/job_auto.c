@@ -13,11 +13,13 @@
  *     beta2      1 - 1 / n. The second moment is a mean over n steps, which should hold some eight million tokens: a small
  *                batch is noise and lacks rare tokens. From 50 to 1000 steps, and no more than a twentieth of all steps: a
  *                short run would remember its wild beginning to the end
- *     optimizer  muon for a model that begins from random values, if a step has 32 tokens or more for each value of a hidden
- *                state: with fewer, orthogonalising costs more time than it saves. Else adamw
+ *     optimizer  muon for a model that begins from random values, if a step of the sites has on average 8 tokens or more for
+ *                each value of a hidden state: with fewer, orthogonalising costs more time than it saves. Else adamw. One
+ *                for all sites
  *
  * Elsewhere than in a replica run `auto` is what it has always been. */
 #include "job/job.h"
+#include "base/buf.h"
 #include "base/clamp.h"
 #include "base/mem.h"
 
@@ -35,7 +37,8 @@ enum {
     MEMORY_SHORT = 50,
     MEMORY_LONG = 1000,
     MEMORY_SHARE = 20,
-    ROWS = 32
+    ROWS = 8,
+    ROWS_EACH = 32
 };
 static const double memory_tokens = 8388608, usual_beta2 = 0.98, usual_outer = 0.7, bold_outer = 1;
 
@@ -51,19 +54,47 @@ static double batch_of(const struct neb_job *j)
     return (double)(j->train.tokens * j->train.micro);
 }
 
-/* What the rules look at: the settings of the job, without those of one site. */
-static void look(struct neb_job *j)
+/* What site i makes of the job: tokens of a step, and where its optimizer's state is. */
+static neb_status look_at(struct neb_job *j, int i, double *batch, bool *offload)
+{
+    struct neb_job_train t;
+    char path[64];
+    snprintf(path, sizeof path, "sites[%d].parallel.offload", i);
+    const char *where = neb__doc_get(&j->doc, path);
+    *offload = strcmp(where ? where : j->parallel.offload, "none") != 0;
+    snprintf(path, sizeof path, "sites[%d].train", i);
+    NEB_TRY(neb__opts_init(neb__job_train_options, &t));
+    neb_status status = neb__doc_bind(&j->doc, "train", neb__job_train_options, &t, NULL);
+    if (status == NEB_OK) status = neb__doc_bind(&j->doc, path, neb__job_train_options, &t, NULL);
+    *batch = (double)(t.tokens * t.micro);
+    neb__opts_free(neb__job_train_options, &t);
+    return status;
+}
+
+/* What the rules look at: the settings of the job and of all of its sites, at each of them the same. */
+static neb_status look(struct neb_job *j)
 {
     struct neb_job_auto *a = &j->settings;
     int sites = 0;
-    for (int i = 0; i < j->n_sites; i++) sites += j->site[i].does == NEB_ROLE_TRAIN;
+    a->batch = 0;
+    a->offload = false;
+    for (int i = 0; i < j->n_sites; i++) {
+        double batch;
+        bool offload;
+        if (j->site[i].does != NEB_ROLE_TRAIN) continue;
+        NEB_TRY(look_at(j, i, &batch, &offload));
+        sites++;
+        a->batch += (batch - a->batch) / sites;
+        a->offload |= offload;
+    }
     a->replica = j->plan == NEB_STRATEGY_REPLICA && sites > 1;
     a->apart = false;
     for (int i = 0; i < j->n_data; i++) a->apart |= j->data[i].site != NULL;
     a->steps = is_written(j, "train.steps") ? (double)j->train.steps : 0;
-    if (!a->replica || !(j->wan.tokens > 0)) return;
+    if (!a->replica || !(j->wan.tokens > 0)) return NEB_OK;
     double most = ceil(j->wan.tokens / (batch_of(j) * sites));
     a->steps = a->steps > 0 && a->steps < most ? a->steps : most;
+    return NEB_OK;
 }
 
 /* ---- the rules ----------------------------------------------------------------------------------------- */
@@ -102,10 +133,23 @@ static bool begins_at_random(const struct neb_job *j)
     return !j->init.from && !strcmp(j->peft.method, "full") && !j->distill.teacher && !j->distill.encoder;
 }
 
+/* From how many tokens a step on Muon pays; how many there are. */
+static double least_of(const struct neb_job *j)
+{
+    return (double)(j->settings.rules == NEB_SETTINGS_EACH ? ROWS_EACH : ROWS) * (double)j->model.hidden;
+}
+
+static double mean_of(const struct neb_job *j)
+{
+    return j->settings.rules == NEB_SETTINGS_EACH ? batch_of(j) : j->settings.batch;
+}
+
 static bool wants_muon(const struct neb_job *j)
 {
-    return chooses(&j->settings) && begins_at_random(j) && strcmp(j->privacy.unit, "sample") != 0 &&
-           !strcmp(j->parallel.offload, "none") && batch_of(j) >= (double)ROWS * (double)j->model.hidden;
+    const struct neb_job_auto *a = &j->settings;
+    const bool own = a->rules == NEB_SETTINGS_EACH, offload = strcmp(j->parallel.offload, "none") != 0;
+    return chooses(a) && begins_at_random(j) && strcmp(j->privacy.unit, "sample") != 0 &&
+           !(own ? offload : a->offload) && mean_of(j) >= least_of(j);
 }
 
 /* ---- filling in ---------------------------------------------------------------------------------------- */
@@ -141,7 +185,7 @@ neb_status neb__job_settle(struct neb_job *j)
     find_auto(j);
     a->interval = j->wan.interval == NEB_OPT_AUTO;
     a->outer_lr = j->wan.outer_lr < 0;
-    look(j);
+    NEB_TRY(look(j));
     return fill_in(j);
 }
 
@@ -188,23 +232,28 @@ neb_status neb__job_take_settings(struct neb_job *j)
     return NEB_OK;
 }
 
+neb_status neb__job_settings_fact(const struct neb_job *j, struct neb_buf *out)
+{
+    if (!chooses(&j->settings) || j->settings.rules == NEB_SETTINGS_EACH) return NEB_OK;
+    return neb__buf_printf(out, "(train.optimizer: auto)=%s\n", wants_muon(j) ? "muon" : "adamw");
+}
+
 /* ---- saying it ----------------------------------------------------------------------------------------- */
 
 static const char as_before[] = "this run's roster is from before there was a choice";
 
 static void say_optimizer(const struct neb_job *j, struct neb_settled *out)
 {
-    const int64_t rows = ROWS * j->model.hidden;
     const bool muon = !strcmp(j->train.optimizer, "muon");
     snprintf(out->value, sizeof out->value, "%s", j->train.optimizer);
-    if (batch_of(j) >= (double)rows && !muon)
+    if (mean_of(j) >= least_of(j) && !muon)
         snprintf(out->why, sizeof out->why,
                  "Muon is for models that begin from random values and train as a whole");
     else
         snprintf(out->why, sizeof out->why,
-                 "Muon pays from %" PRId64 " tokens a step (32 for each of %" PRId64
-                 " hidden values); a step has %.0f",
-                 rows, j->model.hidden, batch_of(j));
+                 "Muon pays from %.0f tokens a step (%.0f for each of %" PRId64
+                 " hidden values); a step of the sites has %.0f",
+                 least_of(j), least_of(j) / (double)j->model.hidden, j->model.hidden, mean_of(j));
 }
 
 static void say_beta2(const struct neb_job *j, struct neb_settled *out)
@@ -221,8 +270,8 @@ static void say_interval(const struct neb_job *j, struct neb_settled *out)
     if (j->wan.merge_after >= 0)
         snprintf(out->why, sizeof out->why, "a run of fixed pace (wan.merge_after)");
     else if (j->settings.steps > 0)
-        snprintf(out->why, sizeof out->why, "%.0f steps make %d rounds, each of 10 to 100 steps%s",
-                 j->settings.steps, j->settings.apart ? ROUNDS_APART : ROUNDS,
+        snprintf(out->why, sizeof out->why, "%.0f steps make %.0f rounds, each of 10 to 100 steps%s",
+                 j->settings.steps, ceil(j->settings.steps / (double)j->wan.interval),
                  j->settings.apart ? "; the sites have different text" : "");
     else
         snprintf(out->why, sizeof out->why, "the job does not say how many steps it has (train.steps)");

@@ -88,6 +88,7 @@ neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, cons
     if (tokenizer) neb__hash_hex(tokenizer, hex);
     neb__buf_init(&facts, NEB_FACTS_TEXT_MAX);
     neb_status status = neb__job_facts(job, &facts);
+    if (status == NEB_OK) status = neb__job_settings_fact(job, &facts);
     if (status == NEB_OK && tokenizer) status = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
     if (status == NEB_OK && textless) status = neb__buf_printf(&facts, NEB_FACT_TEXTLESS "\n");
     if (frozen) neb__hash_hex(frozen, hex);
