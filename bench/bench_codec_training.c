@@ -290,12 +290,13 @@ static int run(int argc, char **argv)
         return 2;
     }
     if (!r.opt.data && folder) neb__opts_set(table, &r.opt, "data", folder);
+    if (!r.opt.data) {
+        release(&r);
+        return neb__real_text_missing();
+    }
     struct neb_figures *f = neb__figures_begin("codec-training", json);
     int status = 0;
-    if (!r.opt.data)
-        fprintf(stderr,
-                "skipped: text is missing; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
-    else if (!f || measure(&r) != NEB_OK)
+    if (!f || measure(&r) != NEB_OK)
         status = 1;
     else
         report(&r, f);

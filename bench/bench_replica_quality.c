@@ -27,7 +27,8 @@
  * NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt.
  *
  * `--job FILE [key=value …]` takes model, text, steps, batches, learning rates and the outer step from a job
- * instead. It shows what the job's replica run would learn on a line of a given delay, without the line.
+ * instead, and with them what `auto` chooses for it; outer step and beta2 are the benchmark's own otherwise. It shows what
+ * the job's replica run would learn on a line of a given delay, without the line.
  * `--no-sync` leaves out the synchronous arm. */
 #include "bench.h"
 #include "real_text.h"
@@ -543,11 +544,12 @@ static int run(int argc, char **argv)
         return 2;
     }
     if (!r.opt.data && folder) neb__opts_set(table, &r.opt, "data", folder);
+    if (!r.opt.data && !r.opt.job) {
+        release(&r);
+        return neb__real_text_missing();
+    }
     struct neb_figures *f = neb__figures_begin("replica-quality", json);
-    if (!r.opt.data && !r.opt.job)
-        fprintf(stderr,
-                "skipped: text is missing; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
-    else if (!f || measure(&r, argv, positional) != NEB_OK)
+    if (!f || measure(&r, argv, positional) != NEB_OK)
         status = 1;
     else
         report(&r, f);

@@ -65,3 +65,9 @@ neb_status neb__real_text_open(const struct neb_real_text *t, struct neb_job *jo
     if (status != NEB_OK) neb__job_free(job);
     return status;
 }
+
+int neb__real_text_missing(void)
+{
+    fprintf(stderr, "text is missing: set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
+    return 1;
+}

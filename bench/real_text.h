@@ -17,4 +17,7 @@ struct neb_real_text {
  * tokenizers. */
 neb_status neb__real_text_open(const struct neb_real_text *t, struct neb_job *job, struct neb_data *data);
 
+/* Says on stderr that a folder with text must be named, and returns the exit status of that. */
+int neb__real_text_missing(void);
+
 #endif

@@ -27,6 +27,13 @@ holds() {
         fail "$2 is '$value', not between $3 and $4"
 }
 
+# Without text there are no figures, and the status says so.
+for name in replica-quality unequal-sites codec-training; do
+    code=0; (unset NEBULA_DATA; "$nebula" bench $name --json) > "$dir/none" 2> "$dir/err" || code=$?
+    [ $code = 1 ] && [ ! -s "$dir/none" ] || fail "bench $name without text: status $code, $(cat "$dir/none")"
+    grep -q "text is missing" "$dir/err" || fail "bench $name does not say that text is missing: $(cat "$dir/err")"
+done
+
 for turn in 1 2; do
     "$nebula" bench replica-quality --data "$dir/data" --out "$dir/rq" --vocab 400 --hidden 32 --steps 40 --warmup 10 --tokens 256 \
         --seeds 1 --settings "int4:10 sparse2.k256:10" --json > "$dir/rq.$turn" 2> "$dir/err" || { cat "$dir/err"; fail "bench replica-quality failed"; }
