@@ -88,19 +88,58 @@ static int segments_of(const neb_optimizer *o, const struct neb_state_bucket *k,
     return n;
 }
 
+/* The parameter takes its step here, and not as a matrix. [first, end) is its part of the range. */
+static bool is_updated(const neb_optimizer *o, const neb_param *p, int64_t *first, int64_t *end)
+{
+    *first = larger(p->offset, o->first) - o->first;
+    *end = smaller(p->offset + p->values, o->end) - o->first;
+    return p->trainable && *first < *end && !p->taken_as_matrix;
+}
+
+/* With Muon: from matrix to matrix. k (or NULL): the buckets. Returns how many there are. */
+static int runs_between(const neb_optimizer *o, struct neb_state_bucket *k)
+{
+    int n = 0;
+    bool open = false;
+    int64_t v = 0, first, end;
+    for (int i = 0; i < o->params->count; i++) {
+        const neb_param *p = o->params->list[i];
+        if (p->trainable && p->taken_as_matrix && p->values) open = false;
+        if (!is_updated(o, p, &first, &end)) continue;
+        if (!open && k) k[n] = (struct neb_state_bucket){.first = first, .v = v};
+        if (!open) n++;
+        open = true;
+        if (!k) continue;
+        k[n - 1].n = end - k[n - 1].first;
+        v = k[n - 1].v + k[n - 1].n;
+    }
+    return n;
+}
+
+static void equal_runs(const neb_optimizer *o, int64_t most)
+{
+    const int64_t n = o->end - o->first;
+    for (int64_t b = 0; b < o->n_buckets; b++)
+        o->bucket[b] =
+            (struct neb_state_bucket){.first = b * most, .n = smaller(most, n - b * most), .v = b * most};
+}
+
 /* Cuts the range into buckets. Returns the number of segments of all of them. */
 static neb_status make_buckets(neb_optimizer *o, int64_t most, int *segments)
 {
-    const int64_t n = o->end - o->first;
+    const bool muon = o->config.kind == NEB_MUON;
     *segments = 0;
-    o->n_buckets = (int)((n + most - 1) / most);
+    o->n_buckets = muon ? runs_between(o, NULL) : (int)((o->end - o->first + most - 1) / most);
     o->bucket = NEB_NEW_ARRAY(struct neb_state_bucket, (size_t)o->n_buckets);
     if (o->n_buckets && !o->bucket)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %d buckets", o->n_buckets);
+    if (muon)
+        (void)runs_between(o, o->bucket);
+    else
+        equal_runs(o, most);
     for (int b = 0; b < o->n_buckets; b++) {
         struct neb_state_bucket *k = &o->bucket[b];
-        *k = (struct neb_state_bucket){
-            .first = b * most, .n = smaller(most, n - b * most), .segment = *segments};
+        k->segment = *segments;
         k->segs = segments_of(o, k, NULL);
         *segments += k->segs;
     }
@@ -132,8 +171,10 @@ static neb_status make_moments(neb_optimizer *o)
 {
     const size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
     const int moments = neb__optimizer_moments(o);
+    const struct neb_state_bucket *last = o->n_buckets ? &o->bucket[o->n_buckets - 1] : NULL;
+    const size_t second = last ? (size_t)(last->v + last->n) * sizeof(float) : 0;
     if (bytes && moments > 0) NEB_TRY(zeroed(o->dev, bytes, &o->m));
-    return bytes && moments > 1 ? zeroed(o->dev, bytes, &o->v) : NEB_OK;
+    return second && moments > 1 ? zeroed(o->dev, second, &o->v) : NEB_OK;
 }
 
 static neb_status prepare(neb_optimizer *o, const struct neb_state_place *place)
@@ -208,34 +249,61 @@ int64_t neb_optimizer_step_count(const neb_optimizer *o)
 }
 
 /* Values of this rank's moments to and from the host, where they may be already. */
-static neb_status fetch(const neb_optimizer *o, float *to, const float *moment, size_t bytes)
+static neb_status fetch_values(const neb_optimizer *o, float *to, const float *moment, int64_t n)
 {
+    const size_t bytes = (size_t)n * sizeof *to;
     if (!o->offload) return o->dev->ops->download(o->dev->ctx, to, moment, bytes);
     NEB_TRY(neb__offload_settle(o));
     memcpy(to, moment, bytes);
     return NEB_OK;
 }
 
-static neb_status store(neb_optimizer *o, float *moment, const float *from, size_t bytes)
+static neb_status store_values(const neb_optimizer *o, float *moment, const float *from, int64_t n)
 {
+    const size_t bytes = (size_t)n * sizeof *from;
     if (!o->offload) return o->dev->ops->upload(o->dev->ctx, moment, from, bytes);
     NEB_TRY(neb__offload_settle(o));
     memcpy(moment, from, bytes);
     return NEB_OK;
 }
 
+/* Second moments lie bucket behind bucket; in the range a matrix between two of them has zeros. */
+static bool in_buckets(const neb_optimizer *o, bool second)
+{
+    return second && o->config.kind == NEB_MUON;
+}
+
+/* A moment of the whole range. */
+static neb_status fetch(const neb_optimizer *o, float *to, bool second)
+{
+    const int64_t n = o->end - o->first;
+    if (!in_buckets(o, second)) return fetch_values(o, to, second ? o->v : o->m, n);
+    memset(to, 0, (size_t)n * sizeof *to);
+    for (int b = 0; b < o->n_buckets; b++)
+        NEB_TRY(fetch_values(o, to + o->bucket[b].first, o->v + o->bucket[b].v, o->bucket[b].n));
+    return NEB_OK;
+}
+
+static neb_status store(const neb_optimizer *o, const float *from, bool second)
+{
+    if (!in_buckets(o, second)) return store_values(o, second ? o->v : o->m, from, o->end - o->first);
+    for (int b = 0; b < o->n_buckets; b++)
+        NEB_TRY(store_values(o, o->v + o->bucket[b].v, from + o->bucket[b].first, o->bucket[b].n));
+    return NEB_OK;
+}
+
 /* One of the two moments, by way of the host: this rank's range in `own`, those of all ranks in `whole` at the
  * first rank, in the layout of the whole slab. */
-static neb_status save(const neb_optimizer *o, const float *moment, float *whole)
+static neb_status save(const neb_optimizer *o, bool second, float *whole)
 {
     struct neb_group *world = neb__layout_world(o->layout);
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
     bool alone = !o->edge && neb__group_size(neb__layout_model(o->layout)) == 1;
-    if (alone) return whole && moment ? fetch(o, whole, moment, bytes) : NEB_OK;
+    if (alone) return whole && bytes ? fetch(o, whole, second) : NEB_OK;
     float *own = neb__malloc(bytes ? bytes : 1);
     neb_status status =
         own ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
-    if (status == NEB_OK && bytes) status = fetch(o, own, moment, bytes);
+    if (status == NEB_OK && bytes) status = fetch(o, own, second);
     status = neb__group_agree(world, status);
     if (status == NEB_OK) status = neb__ranks_collect(o, own, whole);
     neb__free(own);
@@ -244,24 +312,24 @@ static neb_status save(const neb_optimizer *o, const float *moment, float *whole
 
 neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v)
 {
-    if (neb__optimizer_moments(o) > 0) NEB_TRY(save(o, o->m, m));
-    return neb__optimizer_moments(o) > 1 ? save(o, o->v, v) : NEB_OK;
+    if (neb__optimizer_moments(o) > 0) NEB_TRY(save(o, false, m));
+    return neb__optimizer_moments(o) > 1 ? save(o, true, v) : NEB_OK;
 }
 
 /* Every rank has all moments, in the layout of the whole slab, and takes those of its range. A site that has one
  * stage has those of its own slab alone. */
-static neb_status load(neb_optimizer *o, float *moment, const float *whole)
+static neb_status load(neb_optimizer *o, bool second, const float *whole)
 {
     const neb_params *ps = o->params;
-    size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
-    if (!whole || !moment) return NEB_OK;
+    if (!whole || !(second ? o->v : o->m)) return NEB_OK;
     const bool stage = o->site && neb__group_size(neb__layout_model(o->layout)) == 1;
-    if (stage || ps->whole_trainable == ps->trainable_values)
-        return store(o, moment, whole + o->first, bytes);
+    if (stage || ps->whole_trainable == ps->trainable_values) return store(o, whole + o->first, second);
     float *here = NEB_NEW_ARRAY(float, (size_t)ps->trainable_values);
-    if (!here) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
+    if (!here)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " values of an optimizer's state",
+                         ps->trainable_values);
     neb_status status = neb__pieces_take(ps, true, whole, here);
-    if (status == NEB_OK) status = store(o, moment, here + o->first, bytes);
+    if (status == NEB_OK) status = store(o, here + o->first, second);
     neb__free(here);
     return status;
 }
@@ -269,8 +337,8 @@ static neb_status load(neb_optimizer *o, float *moment, const float *whole)
 neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, const float *v)
 {
     if (step < 0) return neb__fail(NEB_ERR_INVALID, "optimizer: step %" PRId64 " is negative", step);
-    NEB_TRY(load(o, o->m, m));
-    NEB_TRY(load(o, o->v, v));
+    NEB_TRY(load(o, false, m));
+    NEB_TRY(load(o, true, v));
     o->step = step;
     return NEB_OK;
 }
@@ -338,8 +406,8 @@ struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t b
 {
     const struct neb_state_bucket *k = &o->bucket[bucket];
     return (struct neb_update){.param = neb__ranks_values(o) + k->first,
-                               .m = o->m,
-                               .v = o->v,
+                               .m = o->m ? o->m + k->first : NULL,
+                               .v = o->v ? o->v + k->v : NULL,
                                .grad = neb__ranks_grad(o) + k->first,
                                .shadow = neb__ranks_shadow(o, k->first),
                                .segments = o->segments + k->segment,
@@ -360,11 +428,10 @@ static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce 
     if (o->site) NEB_TRY(neb__site_stage_sums(o->site, neb__norm_here(o), t->ctl));
     struct neb_clip c = {.ctl = t->ctl};
     NEB_TRY(d->ops->clip(d->ctx, &c));
-    if (o->offload) {
-        NEB_TRY(neb__offload_update(o, t));
-    } else if (o->segments) {
-        struct neb_update u = neb__optimizer_update(o, t, 0);
-        NEB_TRY(d->ops->update(d->ctx, &u));
+    if (o->offload) NEB_TRY(neb__offload_update(o, t));
+    for (int b = 0; b < o->n_buckets && !o->offload; b++) {
+        struct neb_update u = neb__optimizer_update(o, t, b);
+        if (u.n_segments) NEB_TRY(d->ops->update(d->ctx, &u));
     }
     NEB_TRY(neb__muon_update(o, t));
     return neb__ranks_gather(o);

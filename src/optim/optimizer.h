@@ -11,7 +11,8 @@
  * the norm, and with it all parameters, have the same bits whichever rank took a block. A parameter that is cut
  * among tensor ranks is the exception: its ranks' sums are added in rank order. A GPU sums its range in its own way.
  *
- * An update walks the range in buckets: one, or many where the state is on the host (offload.h).
+ * An update walks the range in buckets: one, or many where the state is on the host (offload.h). With Muon a bucket is what
+ * lies between two matrices, and matrices have no second moments: they take no memory, and no bytes of a checkpoint.
  *
  *     optimizer.c   the moments, one step
  *     private_step.c  one step with a clip for each sample, and noise
@@ -49,6 +50,7 @@ struct neb_norm_plan {
 struct neb_state_bucket {
     int64_t first, n;  /* from the range's first value on */
     int segment, segs; /* of the table of segments, whose offsets count from the bucket's first value */
+    int64_t v;         /* where its second moments begin */
 };
 
 enum { NEB_OFFLOAD_BUCKET = 4 << 20, NEB_SUM_BUCKET = 2 << 20, NEB_SUM_BUCKET_GPU = 8 << 20 }; /* values */
@@ -67,8 +69,8 @@ struct neb_optimizer {
     int64_t *edge;      /* (data ranks + 1) of the ranges with zero 1; NULL: every rank has all */
     int64_t first, end; /* the range of the slab whose moments are here */
     struct neb_norm_plan norm;
-    struct neb_beside *beside;    /* NULL: gradients are added up when the runs are over */
-    float *m, *v;                 /* of that range: device, or host with offload */
+    struct neb_beside *beside; /* NULL: gradients are added up when the runs are over */
+    float *m, *v;              /* of that range: device, or host with offload. v has what the buckets have */
     struct neb_segment *segments; /* device */
     struct neb_state_bucket *bucket;
     int n_buckets;

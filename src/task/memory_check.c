@@ -1,6 +1,6 @@
 /* memory_check.c: see memory_check.h.
  *
- * A trained parameter takes 16 bytes: its value, its gradient and AdamW's two moments, all in fp32. A frozen one takes 4,
+ * A trained parameter takes 16 bytes: its value, its gradient and AdamW's two moments, all in fp32 (a matrix of Muon's 12). A frozen one takes 4,
  * or what its code takes (peft.frozen). Computing in bf16 takes a copy of 2 bytes more. Ranks may share some of it out, and some may be in the host's memory.
  * Activations come on top, so a job that passes may still be too large; a job that is refused here cannot run. */
 #include "task/memory_check.h"
@@ -94,6 +94,16 @@ static double count_values(const neb_params *ps, bool trained)
     return n;
 }
 
+/* Matrices of Muon's have one moment. */
+static double count_matrices(const struct neb_job *job, const neb_params *ps)
+{
+    double n = 0;
+    const bool muon = !strcmp(job->train.optimizer, "muon");
+    for (int i = 0; muon && i < ps->count; i++)
+        if (ps->list[i]->trainable && ps->list[i]->hidden) n += (double)neb__param_slab_values(ps->list[i]);
+    return n;
+}
+
 static double count_narrow(const neb_params *ps, bool bytes)
 {
     double n = 0;
@@ -118,6 +128,8 @@ static neb_status compare(const struct neb_job *job, const neb_params *ps, doubl
     double trained = count_values(ps, true), values = count_values(ps, false);
     double need =
         bytes.trained * trained + bytes.frozen * (values - trained) + copies * count_narrow(ps, true);
+    const double ranks = job->parallel.zero > 0 ? (double)job->parallel.data : 1;
+    need -= 4 * copies / ranks * count_matrices(job, ps);
     if (need <= there) return NEB_OK;
     count_text(values + count_narrow(ps, false), all);
     count_text(there / bytes.trained, fits);

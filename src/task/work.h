@@ -111,6 +111,10 @@ neb_status neb__work_list_matrices(const struct neb_work *w, struct neb_buf *out
 /* They are those of a list, or those that these moments are of.  NEB_ERR_CONFIG: not, and the message says what to do */
 neb_status neb__work_same_matrices(const struct neb_work *w, const char *list, size_t n);
 neb_status neb__work_same_moments(const struct neb_work *w, const float *m, const float *v);
+/* Second moments without those of these matrices. Packs v, which has the layout of the slab, in its own memory (NULL: nowhere);
+ * returns how many values there are then. Without such matrices nothing changes. */
+int64_t neb__work_pack_second(const struct neb_work *w, float *v);
+void neb__work_unpack_second(const struct neb_work *w, const float *packed, float *v);
 
 /* The first rank lacks values of the others: a step was made since the last collection. */
 bool neb__work_lacks_whole(const struct neb_work *w);

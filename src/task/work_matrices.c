@@ -4,7 +4,10 @@
  * other in the middle would have a large first moment beside a second of zero, long after AdamW's correction of its
  * beginning, and its first step would be thousands of times too long. So a checkpoint has the names of the matrices, one a
  * line, and a training goes on with the same ones only. Where a checkpoint has no names, its moments tell: a matrix with a
- * first and no second one is Muon's. */
+ * first and no second one is Muon's.
+ *
+ * A matrix of Muon's has no second moment, so a checkpoint leaves that out: its second moments are those of all other trainable
+ * parameters, one behind the other. Without matrices they are the slab as it is. */
 #include "task/work_internal.h"
 #include "base/buf.h"
 
@@ -81,4 +84,35 @@ neb_status neb__work_same_moments(const struct neb_work *w, const float *m, cons
         if (is_taken(w, p) ? second : !second && any(m + at, n)) return other(p, is_taken(w, p));
     }
     return NEB_OK;
+}
+
+int64_t neb__work_pack_second(const struct neb_work *w, float *v)
+{
+    int64_t at = 0, end, n = 0;
+    bool any_taken = false;
+    for (int i = 0; i < w->params->count; i++) any_taken |= is_taken(w, w->params->list[i]);
+    if (!any_taken) return neb__work_slab_values(w);
+    for (int i = 0; i < w->params->count; i++, at = end) {
+        const neb_param *p = w->params->list[i];
+        end = neb__work_place_behind(w, p, &at);
+        if (end == at || is_taken(w, p)) continue;
+        const int64_t values = neb__param_slab_whole(p);
+        if (v) memmove(v + n, v + at, (size_t)values * sizeof *v);
+        n += values;
+    }
+    return n;
+}
+
+void neb__work_unpack_second(const struct neb_work *w, const float *packed, float *v)
+{
+    int64_t at = 0, end;
+    memset(v, 0, (size_t)neb__work_slab_values(w) * sizeof *v);
+    for (int i = 0; i < w->params->count; i++, at = end) {
+        const neb_param *p = w->params->list[i];
+        end = neb__work_place_behind(w, p, &at);
+        if (end == at || is_taken(w, p)) continue;
+        const int64_t values = neb__param_slab_whole(p);
+        memcpy(v + at, packed, (size_t)values * sizeof *v);
+        packed += values;
+    }
 }

@@ -3,7 +3,8 @@
  *     progress   step, tokens, seconds (three little-endian 64-bit words, the last a double's bits)
  *     params     fp32, all parameters in the order they were added, without frozen ones in few bits: these are made from
  *                the job's start again, and their code is part of the model's identity
- *     m, v       the optimizer's moments, in the layout of the trainable slab of a process that holds the whole model
+ *     m, v       the optimizer's moments, in the layout of the trainable slab of a process that holds the whole model; v without
+ *                the matrices that Muon steps. Older checkpoints have zeros there
  *     data       the position of the stream
  *     optimizer  its name, if it is not AdamW: moments of one mean nothing to another
  *     matrices   the names of those that Muon steps, if it does; in older checkpoints their moments tell
@@ -68,6 +69,7 @@ neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *
     if (status == NEB_OK && before) status = before(arg);
     if (status == NEB_OK) status = collect(w, params, m, v, &data, &matrices);
     if (status == NEB_OK) status = collect_session(member, &own);
+    const size_t second = status == NEB_OK ? (size_t)neb__work_pack_second(w, v) * sizeof(float) : 0;
     uint8_t progress[PROGRESS];
     uint64_t bits;
     memcpy(&bits, &p->seconds, sizeof bits);
@@ -78,7 +80,7 @@ neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *
     struct neb_ckpt_section list[8] = {{"progress", progress, sizeof progress},
                                        {"params", params, all},
                                        {"m", m, part},
-                                       {"v", v, part},
+                                       {"v", v, second},
                                        {"data", data.data, data.len}};
     int n = 5;
     if (strcmp(optimizer, usual))
@@ -132,17 +134,33 @@ static neb_status same_matrices(const struct neb_work *w, const struct neb_ckpt 
     return neb__work_same_matrices(w, list, n);
 }
 
-static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct neb_progress *p)
+/* Moments, second ones as the slab has them; *own: memory to be freed, or NULL. */
+static neb_status moments(struct neb_work *w, const struct neb_ckpt *c, const void **m, const void **v,
+                          float **own)
+{
+    const size_t all = (size_t)neb__work_slab_values(w) * sizeof(float);
+    size_t n;
+    NEB_TRY(section(c, "m", all, m));
+    NEB_TRY(neb__ckpt_get(c, "v", v, &n));
+    if (n == all) return same_matrices(w, c, *m, *v);
+    if (neb__ckpt_has(c, "matrices")) NEB_TRY(same_matrices(w, c, *m, NULL));
+    NEB_TRY(section(c, "v", (size_t)neb__work_pack_second(w, NULL) * sizeof(float), v));
+    *own = neb__malloc(all);
+    if (!*own) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", all);
+    neb__work_unpack_second(w, *v, *own);
+    *v = *own;
+    return NEB_OK;
+}
+
+static neb_status restore_from(struct neb_work *w, const struct neb_ckpt *c, struct neb_progress *p,
+                               float **own)
 {
     const void *progress, *params, *m, *v, *data;
     size_t n;
     NEB_TRY(same_optimizer(w, c));
-    int64_t slab = neb__work_slab_values(w);
     NEB_TRY(section(c, "progress", PROGRESS, &progress));
     NEB_TRY(section(c, "params", (size_t)neb__resume_values(w) * sizeof(float), &params));
-    NEB_TRY(section(c, "m", (size_t)slab * sizeof(float), &m));
-    NEB_TRY(section(c, "v", (size_t)slab * sizeof(float), &v));
-    NEB_TRY(same_matrices(w, c, m, v));
+    NEB_TRY(moments(w, c, &m, &v, own));
     NEB_TRY(neb__ckpt_get(c, "data", &data, &n));
     NEB_TRY(neb__work_load_position(w, data, n));
     NEB_TRY(neb__work_write_params(w, params));
@@ -152,6 +170,14 @@ static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct n
     p->tokens = (int64_t)neb__get64(b + 8);
     memcpy(&p->seconds, &bits, sizeof bits);
     return neb__work_load_moments(w, p->step, m, v);
+}
+
+static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct neb_progress *p)
+{
+    float *own = NULL;
+    neb_status status = restore_from(w, c, p, &own);
+    neb__free(own);
+    return status;
 }
 
 static neb_status restore_session(neb_session *session, const struct neb_ckpt *c)
