@@ -1,4 +1,4 @@
-/* test_muon.c: Muon against the public reference on recorded steps, in fp32 and in bf16; matrices of one parameter that are
+/* test_muon.c: Muon against the public reference on recorded steps, in fp32 and in bf16, on every device that is there; matrices of one parameter that are
  * taken apart; gradients of zero and steps that are not finite; which parameters it takes. test_team and test_partition have
  * its layouts. */
 #include "check.h"
@@ -10,6 +10,7 @@
 #include "tensor/matrices.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +24,23 @@ struct bench {
     neb_optimizer *opt;
 };
 
-static void open_bench(struct bench *b, const struct neb_param_spec *specs, int n, float decay)
+static void open_bench_on(const char *device, struct bench *b, const struct neb_param_spec *specs, int n,
+                          float decay)
 {
     struct neb_optimizer_config c = neb_optimizer_defaults();
     c.kind = NEB_MUON;
     c.decay = decay;
-    assert_ok(neb_device_open("cpu", NULL, &b->dev));
+    assert_ok(neb_device_open(device, NULL, &b->dev));
     assert_ok(neb_params_create(&b->ps));
     for (int i = 0; i < n; i++) assert_non_null(neb_params_add(b->ps, &specs[i]));
     assert_ok(neb_params_ready(b->ps, b->dev, 3));
     assert_ok(neb_tape_create(b->dev, b->ps, &b->tape));
     assert_ok(neb_optimizer_create(b->dev, b->ps, &c, &b->opt));
+}
+
+static void open_bench(struct bench *b, const struct neb_param_spec *specs, int n, float decay)
+{
+    open_bench_on("cpu", b, specs, n, decay);
 }
 
 static void close_bench(struct bench *b)
@@ -54,8 +61,12 @@ static void step(struct bench *b, float lr, float clip, bool finite)
 {
     struct neb_ctl c = {.step = 1, .lr = lr, .loss_scale = 1, .bias1 = 1, .bias2 = 1};
     assert_ok(neb_tape_begin_step(b->tape, &c));
-    b->tape->ctl->clip = clip;
-    b->tape->ctl->nonfinite = !finite;
+    const int32_t other = !finite;
+    const struct neb_device_ops *ops = b->dev->ops;
+    char *ctl = (char *)b->tape->ctl;
+    assert_int_equal(sizeof other, sizeof b->tape->ctl->nonfinite);
+    assert_ok(ops->upload(b->dev->ctx, ctl + offsetof(struct neb_ctl, clip), &clip, sizeof clip));
+    assert_ok(ops->upload(b->dev->ctx, ctl + offsetof(struct neb_ctl, nonfinite), &other, sizeof other));
     assert_ok(neb__muon_update(b->opt, b->tape));
 }
 
@@ -76,9 +87,9 @@ static void read_values(FILE *f, float *to, int64_t n)
     for (int64_t i = 0; i < n; i++) assert_int_equal(fscanf(f, "%f", &to[i]), 1);
 }
 
-static void follow_steps(FILE *f)
+static void follow_steps(FILE *f, const char *device)
 {
-    static float before[VALUES], after[VALUES], now[VALUES];
+    static float before[VALUES], after[VALUES], now[VALUES], grad[VALUES];
     long rows, cols;
     int steps;
     float lr, decay;
@@ -87,19 +98,20 @@ static void follow_steps(FILE *f)
     assert_true(n > 0 && n <= VALUES);
     struct neb_param_spec spec = matrix("layer.weight", rows, cols);
     struct bench b;
-    open_bench(&b, &spec, 1, decay);
+    open_bench_on(device, &b, &spec, 1, decay);
     read_values(f, before, n);
     assert_ok(neb_param_write(at(&b, 0), before));
     for (int i = 0; i < steps; i++) {
-        read_values(f, b.ps->grad, n);
+        read_values(f, grad, n);
+        assert_ok(b.dev->ops->upload(b.dev->ctx, b.ps->grad, grad, (size_t)n * sizeof *grad));
         step(&b, lr, 1, true);
     }
     read_values(f, after, n);
     assert_ok(neb_param_read(at(&b, 0), now));
     for (int64_t i = 0; i < n; i++)
         if (!(fabsf(now[i] - after[i]) <= 1e-5f))
-            fail_msg("%ld x %ld, value %d: %.9g, reference %.9g", rows, cols, (int)i, (double)now[i],
-                     (double)after[i]);
+            fail_msg("%s, %ld x %ld, value %d: %.9g, reference %.9g", device, rows, cols, (int)i,
+                     (double)now[i], (double)after[i]);
     close_bench(&b);
 }
 
@@ -139,7 +151,7 @@ static void singular_values(const float *x, int64_t rows, int64_t cols, double *
     }
 }
 
-static void check_values(FILE *f)
+static void check_values(FILE *f, const char *device)
 {
     static float x[VALUES], out[VALUES];
     long rows, cols;
@@ -148,37 +160,60 @@ static void check_values(FILE *f)
     assert_true(rows * cols > 0 && rows * cols <= VALUES);
     read_values(f, x, rows * cols);
     const int64_t shape[1][2] = {{rows, cols}};
+    const size_t bytes = (size_t)(rows * cols) * sizeof *x;
     neb_device *d;
-    assert_ok(neb_device_open("cpu", NULL, &d));
+    void *from, *to;
+    assert_ok(neb_device_open(device, NULL, &d));
+    assert_ok(d->ops->alloc(d->ctx, bytes, &from));
+    assert_ok(d->ops->alloc(d->ctx, bytes, &to));
+    assert_ok(d->ops->upload(d->ctx, from, x, bytes));
     for (int type = NEB_F32; type <= NEB_BF16; type++) {
         struct neb_orthogonal o;
         assert_ok(neb__orthogonal_create(d, (neb_dtype)type, shape, 1, &o));
-        assert_ok(neb__orthogonal_run(&o, 0, x, 1, out));
+        assert_ok(neb__orthogonal_run(&o, 0, from, 1, to));
+        assert_ok(d->ops->download(d->ctx, out, to, bytes));
         neb__orthogonal_free(&o);
         singular_values(out, rows, cols, &least, &most);
         if (least < low - 0.03 || most > high + 0.03)
             fail_msg("%ld x %ld, type %d: singular values from %g to %g, reference %g to %g", rows, cols,
                      type, least, most, low, high);
     }
+    d->ops->free(d->ctx, from);
+    d->ops->free(d->ctx, to);
     neb_device_close(d);
+}
+
+static bool is_there(const char *device)
+{
+    neb_device *d = NULL;
+    check_log_quiet();
+    neb_status status = neb_device_open(device, NULL, &d);
+    check_log_restore();
+    if (status == NEB_OK) neb_device_close(d);
+    return status == NEB_OK;
 }
 
 static void follows_the_public_reference(void **state)
 {
     (void)state;
-    char word[16];
-    int steps = 0, values = 0;
-    FILE *f = fopen(NEB_TEST_DATA "/muon.txt", "r");
-    assert_non_null(f);
-    while (fscanf(f, "%15s", word) == 1) {
-        const bool moves = !strcmp(word, "steps");
-        if (moves)
-            follow_steps(f), steps++;
-        else
-            check_values(f), values++;
+    static const char *const devices[] = {"cpu", "opencl", "cuda"};
+    for (int i = 0; i < 3; i++) {
+        char word[16];
+        int steps = 0, values = 0;
+        if (i && !is_there(devices[i])) continue;
+        print_message("on %s\n", devices[i]);
+        FILE *f = fopen(NEB_TEST_DATA "/muon.txt", "r");
+        assert_non_null(f);
+        while (fscanf(f, "%15s", word) == 1) {
+            const bool moves = !strcmp(word, "steps");
+            if (moves)
+                follow_steps(f, devices[i]), steps++;
+            else
+                check_values(f, devices[i]), values++;
+        }
+        fclose(f);
+        assert_true(steps == 4 && values == 2);
     }
-    fclose(f);
-    assert_true(steps == 4 && values == 2);
 }
 
 /* ---- matrices -------------------------------------------------------------------------------------------------- */
