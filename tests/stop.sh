@@ -1,6 +1,6 @@
 #!/bin/bash
-# A run that does not end as planned still leaves what it can. Two cases: the disk has no room for the last checkpoint; the
-# laboratory gets a signal, and its sites hear of it late.
+# A run that does not end as planned still leaves what it can. Three cases: the disk has no room for the last checkpoint; the
+# tokenised text is shortened while it is mapped; the laboratory gets a signal, and its sites hear of it late.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -28,16 +28,33 @@ cmp -s whole/model.safetensors full/model.safetensors || fail "the model was not
 # If the last checkpoint is already there, a second start needs no room for it.
 (trap '' XFSZ; ulimit -f $blocks; exec "$nebula" train one.yaml out=whole) > again.log 2>&1 || fail "a finished run cannot be started again"
 
+
+# ---- text that is shortened while it is in use ----
+waits() { # FILE TEXT: until a line of the file has the text
+    for i in $(seq 1800); do if grep -q "$2" $1; then return; fi; sleep 0.1; done
+    fail "$1 never says '$2'"
+}
+"$nebula" train one.yaml out=cut cache=cut.data train.log_every=20 train.steps=2000 train.speed=4000 > cut.log 2>&1 & pid=$!
+waits cut.log "step 40/"
+tok=$(echo cut.data/*/*.tok)
+cp $tok kept
+truncate -s 200 $tok
+wait $pid && fail "a training whose text was cut off under it says that all is well"
+grep -q "$tok was shortened while it was in use, to 200 bytes" cut.log || fail "no message names the file"
+at=$(sed -n 's/^stopped at step \([0-9]*\): text cannot be read.*/\1/p' cut.log)
+[ "${at:-0}" -ge 40 ] && [ "$(ls cut/checkpoints | grep -c '^checkpoint-')" = 1 ] || fail "no checkpoint at its last step"
+if "$nebula" train one.yaml out=cut cache=cut.data > again.log 2>&1; then fail "text that is too short was read"; fi
+cat kept > $tok
+steps=$((at + 4))
+"$nebula" train one.yaml out=cut cache=cut.data train.steps=$steps train.schedule=constant > on.log 2>&1 || fail "the training does not go on"
+grep -q "going on from step $at" on.log || fail "the training does not go on from step $at"
+
 # ---- signals ----
 [ -x "$(command -v pgrep)" ] || { echo "stop: skipped the signals: pgrep is missing"; exit 0; }
 cat one.yaml - > two.yaml <<'YAML'
 wan: {interval: 10, fragments: 1, rung: int4, round_seconds: 1}
 sites: [{name: a}, {name: b}]
 YAML
-waits() { # FILE TEXT: until a line of the file has the text
-    for i in $(seq 1800); do if grep -q "$2" $1; then return; fi; sleep 0.1; done
-    fail "$1 never says '$2'"
-}
 site() { pgrep -f -- "--site $1 .*out=$dir/$2/$1"; }
 begin() { # NAME: a lab that trains
     "$nebula" lab two.yaml out=$dir/$1 train.steps=1000000 train.log_every=20 model.hidden=32 > $1.log 2>&1 & lab=$!

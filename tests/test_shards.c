@@ -7,6 +7,7 @@
 #include "text/shard.h"
 
 #include <lzma.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -279,6 +280,50 @@ static void damaged_shards_are_noticed(void **state)
     check_set(in("bad"), 1, 300, 20);
 }
 
+/* A file is shortened while its set is open: whoever reads what is gone gets an error that names the file, on every thread. */
+static void *read_all(void *arg)
+{
+    const struct neb_set *set = arg;
+    int32_t ids[32];
+    uintptr_t bad = 0;
+    for (int64_t i = 0; i < neb__set_count(set); i++) {
+        int32_t n = neb__set_length(set, i, 0);
+        bad += neb__set_copy(set, i, 0, 0, n, ids) == NEB_ERR_CORRUPT && strstr(neb_last_error(), "/cut/");
+    }
+    return (void *)bad; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+static void a_file_shortened_in_use_is_an_error(void **state)
+{
+    (void)state;
+    enum { SAMPLES = 20000, THREADS = 4 };
+    struct neb_set *set;
+    pthread_t thread[THREADS];
+    int32_t ids[32];
+    char path[500];
+    write_set(in("cut"), 1, 300, SAMPLES, 0);
+    assert_ok(neb__set_open(in("cut"), &set));
+    assert_ok(neb__set_check(set));
+    snprintf(path, sizeof path, "%s/0000000000000001-00000.tok", in("cut"));
+    assert_int_equal(truncate(path, 200), 0);
+    check_log_quiet();
+    for (int t = 0; t < THREADS; t++) assert_int_equal(pthread_create(&thread[t], NULL, read_all, set), 0);
+    for (int t = 0; t < THREADS; t++) {
+        void *bad;
+        pthread_join(thread[t], &bad);
+        assert_in_range((uintptr_t)bad, 1, SAMPLES);
+    }
+    assert_status(neb__set_check(set), NEB_ERR_CORRUPT);
+    if (!strstr(neb_last_error(), "to 200 bytes of")) fail_msg("%s", neb_last_error());
+    assert_int_equal(neb__set_length(set, SAMPLES - 1, 0),
+                     0); /* its page is zeros now: not taken for a text */
+    assert_status(neb__set_copy(set, 5, 0, 0, 0, ids), NEB_ERR_CORRUPT);
+    assert_status(neb__set_verify(set), NEB_ERR_CORRUPT);
+    neb__set_close(set);
+    assert_status(neb__set_open(in("cut"), &set), NEB_ERR_CORRUPT);
+    check_log_restore();
+}
+
 static void every_failing_allocation_is_answered(void **state)
 {
     (void)state;
@@ -318,6 +363,7 @@ int main(void)
         cmocka_unit_test(shards_give_back_what_was_added),
         cmocka_unit_test(a_writer_that_fails_leaves_the_old_set),
         cmocka_unit_test(damaged_shards_are_noticed),
+        cmocka_unit_test(a_file_shortened_in_use_is_an_error),
         cmocka_unit_test(every_failing_allocation_is_answered),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -153,6 +153,9 @@ neb_param *neb__work_table(struct neb_work *w);
 void neb__work_stage_times(const struct neb_work *w, double *all_s, double *idle_s);
 double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */
 int64_t neb__work_batches(const struct neb_work *w); /* micro-batches that went into steps, ever */
+/* The last step failed because its text cannot be read, and has changed nothing: parameters, moments and position are those
+ * before it. */
+bool neb__work_text_failed(const struct neb_work *w);
 
 /* A hash of the code of all frozen weights in few bits, equal at all ranks. false: there are none. */
 neb_status neb__work_frozen_hash(struct neb_work *w, bool *any, struct neb_hash *out);

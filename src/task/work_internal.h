@@ -72,6 +72,7 @@ struct neb_work {
     struct neb_work_private *privacy; /* work_private.c; NULL: plain steps */
     struct neb_batches *stream;
     struct neb_prefetch *ahead;
+    bool text_failed;             /* the last step had no batches, and has changed nothing */
     struct neb_work_part *pieces; /* (runs) of the present step */
     struct neb_micro *micros;
     int runs;

@@ -107,6 +107,10 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
     const int64_t ranks = neb__group_size(copies);
     w->runs = 0;
     *tokens = 0;
+    /* all of them are there, or the step has taken none and the position is that before it */
+    neb_status ready = w->ahead ? neb__prefetch_await(w->ahead, (int)w->job->train.micro) : NEB_OK;
+    w->text_failed = ready != NEB_OK;
+    NEB_TRY(ready);
     NEB_TRY(sample_ahead(w));
     if (!w->ahead) NEB_TRY(neb__work_take_step(w));
     for (int64_t i = 0; i < w->job->train.micro; i++) {
@@ -120,6 +124,11 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
         if (i % ranks != neb__group_rank(copies)) leave_to_others(w, first);
     }
     return w->ahead ? neb__work_compare_step(w) : NEB_OK;
+}
+
+bool neb__work_text_failed(const struct neb_work *w)
+{
+    return w->text_failed;
 }
 
 /* Few tokens are masked, and in some batches none: there is nothing to learn then. */

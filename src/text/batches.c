@@ -342,6 +342,8 @@ static int smallest_bucket(const struct neb_batches *s, const struct room *used)
 static neb_status plan(struct neb_batches *s, int *bucket)
 {
     NEB_TRY(refill(s));
+    /* lengths that could not be read would give a plan, and so a position, of their own */
+    for (int i = 0; i < s->cfg.sources; i++) NEB_TRY(neb__set_check(s->source[i].set));
     struct room used;
     choose(s, &used);
     if (!s->chosen_n) return NEB_ERR_AGAIN;

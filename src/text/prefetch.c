@@ -31,7 +31,7 @@ struct neb_prefetch {
     uint64_t made, taken;
     bool stop;
     neb_status end; /* why the producer ended */
-    char why[256];
+    char why[512];
     struct neb_buf position; /* after the batch that was got last */
     double waited;
 };
@@ -114,17 +114,36 @@ neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_pref
     return NEB_OK;
 }
 
+/* Holding the lock: until the batch with this number is made, or none is made any more. */
+static neb_status await(struct neb_prefetch *p, uint64_t number)
+{
+    if (p->made <= number && p->end == NEB_OK) {
+        int64_t start = neb__now_ns();
+        while (p->made <= number && p->end == NEB_OK) pthread_cond_wait(&p->changed, &p->lock);
+        p->waited += neb__seconds_since(start);
+    }
+    return p->made > number ? NEB_OK : p->end;
+}
+
+static neb_status ended(const struct neb_prefetch *p, neb_status status)
+{
+    return status == NEB_OK || status == NEB_ERR_AGAIN ? status : neb__quiet(status, "%s", p->why);
+}
+
+neb_status neb__prefetch_await(struct neb_prefetch *p, int n)
+{
+    pthread_mutex_lock(&p->lock);
+    neb_status status = await(p, p->taken + (uint64_t)n - 1);
+    pthread_mutex_unlock(&p->lock);
+    return ended(p, status);
+}
+
 neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out)
 {
     pthread_mutex_lock(&p->lock);
     struct slot *s = &p->slot[p->taken % (uint64_t)p->depth];
-    if (!s->ready && p->end == NEB_OK) {
-        int64_t start = neb__now_ns();
-        while (!s->ready && p->end == NEB_OK) pthread_cond_wait(&p->changed, &p->lock);
-        p->waited += neb__seconds_since(start);
-    }
-    neb_status status = s->ready ? NEB_OK : p->end;
-    if (s->ready) {
+    neb_status status = await(p, p->taken);
+    if (status == NEB_OK) {
         struct neb_buf t = p->position;
         p->position = s->position;
         s->position = t;
@@ -134,7 +153,7 @@ neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out)
         *out = s->batch;
     }
     pthread_mutex_unlock(&p->lock);
-    return status == NEB_OK || status == NEB_ERR_AGAIN ? status : neb__quiet(status, "%s", p->why);
+    return ended(p, status);
 }
 
 void neb__prefetch_done(struct neb_prefetch *p, struct neb_batch *b)

@@ -18,6 +18,9 @@ neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_pref
 /* The next batch, in the stream's order; it belongs to the caller until done. After the stream has returned
  * an error (NEB_ERR_AGAIN at the end), every call returns it. */
 neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out);
+/* Waits until the next n batches are made, and takes none; n is at most the depth, less the batches that are not done. Fails as
+ * their get would. */
+neb_status neb__prefetch_await(struct neb_prefetch *p, int n);
 void neb__prefetch_done(struct neb_prefetch *p, struct neb_batch *b);
 
 /* Appends the position after the batch that was got last. A checkpoint that holds it can continue with the

@@ -53,11 +53,14 @@ const struct neb_set_info *neb__set_info(const struct neb_set *set);
 int64_t neb__set_count(const struct neb_set *set);            /* samples */
 int64_t neb__set_tokens(const struct neb_set *set, int side); /* in all */
 
+/* NEB_ERR_CORRUPT: a file of the set was shortened while the set was open, or can no longer be read. Then its lengths are 0. */
+neb_status neb__set_check(const struct neb_set *set);
+
 /* Number of tokens; 0 for a sample or side that is not there. */
 int32_t neb__set_length(const struct neb_set *set, int64_t sample, int side);
 
-/* Copies tokens [from, from + n) of one side, n at most its length. NEB_ERR_INVALID, NEB_ERR_CORRUPT: an id
- * beyond the vocabulary. */
+/* Copies tokens [from, from + n) of one side, n at most its length. NEB_ERR_INVALID; NEB_ERR_CORRUPT: an id
+ * beyond the vocabulary, or as neb__set_check(). */
 neb_status neb__set_copy(const struct neb_set *set, int64_t sample, int side, int32_t from, int32_t n,
                          int32_t *out); // (n)
 

@@ -2,15 +2,20 @@
  *
  * Opening reads every header and index once (a few bytes per sample). Tokens are read only when copied. Each
  * copied id is compared with the vocabulary, so a damaged file cannot cause an access outside an embedding
- * table. */
+ * table.
+ *
+ * A file that is shortened while it is mapped, or a disk that fails, is an error too (base/map_guard.h). Such a set stays
+ * unusable, because the pages that are gone read as zeros from then on. */
 #include "text/shard_format.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
+#include "base/map_guard.h"
 #include "base/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -20,7 +25,8 @@ struct shard {
     struct neb_shard_head head;
     uint8_t *map;
     size_t length;
-    int64_t first; /* number of its first sample */
+    int64_t first;     /* number of its first sample */
+    _Atomic bool lost; /* its file is no longer whole */
 };
 
 struct neb_set {
@@ -39,6 +45,34 @@ static const uint8_t *index_of(const struct shard *s)
 static uint32_t text_start(const struct shard *s, uint64_t text)
 {
     return neb__get32(index_of(s) + 4 * text);
+}
+
+/* Words that the file of this shard is no longer whole. */
+static neb_status say_lost(const struct neb_set *set, const struct shard *s)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    NEB_TRY(neb__shard_path(set->dir, set->generation, (uint32_t)(s - set->shard), path));
+    if (!stat(path, &st) && (uint64_t)st.st_size < s->length)
+        return neb__fail(NEB_ERR_CORRUPT,
+                         "%s was shortened while it was in use, to %" PRIu64 " bytes of %zu; bring the whole "
+                         "file back, or remove %s and tokenise the corpus again",
+                         path, (uint64_t)st.st_size, s->length, set->dir);
+    return neb__fail(NEB_ERR_CORRUPT, "%s cannot be read any more: it was shortened, or its disk fails",
+                     path);
+}
+
+neb_status neb__set_check(const struct neb_set *set)
+{
+    for (uint32_t i = 0; i < set->shards; i++)
+        if (atomic_load_explicit(&set->shard[i].lost, memory_order_relaxed))
+            return say_lost(set, &set->shard[i]);
+    return NEB_OK;
+}
+
+static void end_guard(struct shard *s, struct neb_map_guard *g)
+{
+    if (!neb__map_guard_end(g)) atomic_store_explicit(&s->lost, true, memory_order_relaxed);
 }
 
 static neb_status check_index(struct neb_set *set, struct shard *s)
@@ -71,6 +105,7 @@ static neb_status map_shard(const char *path, struct shard *s)
         return neb__quiet(NEB_ERR_CORRUPT, "%s",
                           strerror(e)); /* the manifest lists this file, so it must exist */
     }
+    neb__map_guard_prepare();
     s->length = (size_t)st.st_size;
     s->map = s->length < NEB_SHARD_HEAD ? MAP_FAILED : mmap(NULL, s->length, PROT_READ, MAP_SHARED, fd, 0);
     int e = errno;
@@ -87,6 +122,9 @@ static neb_status open_shard(struct neb_set *set, uint32_t number)
     char path[PATH_MAX];
     NEB_TRY(neb__shard_path(set->dir, set->generation, number, path));
     neb_status status = map_shard(path, s);
+    struct neb_map_guard guard;
+    const bool mapped = status == NEB_OK;
+    if (mapped) neb__map_guard_begin(&guard, s->map, s->length);
     if (status == NEB_OK) status = neb__shard_head_get(s->map, s->length, &s->head);
     const struct neb_set_info *a = &set->shard[0].head.info, *b = &s->head.info;
     if (status == NEB_OK &&
@@ -94,6 +132,8 @@ static neb_status open_shard(struct neb_set *set, uint32_t number)
          !neb__hash_equal(&a->tokenizer, &b->tokenizer) || memcmp(a->lang, b->lang, sizeof a->lang)))
         status = neb__quiet(NEB_ERR_CORRUPT, "it belongs to another set");
     if (status == NEB_OK) status = check_index(set, s);
+    if (mapped) end_guard(s, &guard);
+    if (mapped && s->lost) return say_lost(set, s);
     if (status != NEB_OK) {
         char why[160];
         strncpy(why, neb_last_error(), sizeof why - 1);
@@ -166,7 +206,7 @@ int64_t neb__set_tokens(const struct neb_set *set, int side)
 }
 
 /* The shard of an existing sample. */
-static const struct shard *shard_of(const struct neb_set *set, int64_t sample)
+static struct shard *shard_of(const struct neb_set *set, int64_t sample)
 {
     uint32_t low = 0, high = set->shards - 1;
     while (low < high) {
@@ -179,38 +219,65 @@ static const struct shard *shard_of(const struct neb_set *set, int64_t sample)
     return &set->shard[low];
 }
 
-static const struct shard *find_text(const struct neb_set *set, int64_t sample, int side, uint64_t *text)
+static struct shard *find_text(const struct neb_set *set, int64_t sample, int side, uint64_t *text)
 {
     int sides = set->shard[0].head.info.sides;
     if (sample < 0 || sample >= set->samples || side < 0 || side >= sides) return NULL;
-    const struct shard *s = shard_of(set, sample);
+    struct shard *s = shard_of(set, sample);
     *text = (uint64_t)(sample - s->first) * (uint64_t)sides + (uint64_t)side;
     return s;
+}
+
+/* Where the text starts, and where it ends; nothing if its shard is lost. */
+static void find_tokens(struct shard *s, uint64_t text, uint32_t *start, uint32_t *end)
+{
+    struct neb_map_guard guard;
+    neb__map_guard_begin(&guard, s->map, s->length);
+    *start = text_start(s, text);
+    *end = text_start(s, text + 1);
+    end_guard(s, &guard);
+    if (*end < *start || *end > s->head.tokens || s->lost) *start = *end = 0;
 }
 
 int32_t neb__set_length(const struct neb_set *set, int64_t sample, int side)
 {
     uint64_t t;
-    const struct shard *s = find_text(set, sample, side, &t);
-    return s ? (int32_t)(text_start(s, t + 1) - text_start(s, t)) : 0;
+    uint32_t start, end;
+    struct shard *s = find_text(set, sample, side, &t);
+    if (!s) return 0;
+    find_tokens(s, t, &start, &end);
+    return (int32_t)(end - start);
+}
+
+/* Returns the greatest id. */
+static uint32_t copy_tokens(struct shard *s, uint64_t first, int32_t n, int32_t *out)
+{
+    const uint8_t *p = s->map + NEB_SHARD_HEAD + first * (uint64_t)s->head.width;
+    uint32_t worst = 0;
+    struct neb_map_guard guard;
+    neb__map_guard_begin(&guard, s->map, s->length);
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t id = s->head.width == 2 ? neb__get16(p + 2 * (size_t)i) : neb__get32(p + 4 * (size_t)i);
+        worst = id > worst ? id : worst;
+        out[i] = (int32_t)id;
+    }
+    end_guard(s, &guard);
+    return worst;
 }
 
 neb_status neb__set_copy(const struct neb_set *set, int64_t sample, int side, int32_t from, int32_t n,
                          int32_t *out)
 {
     uint64_t t;
-    const struct shard *s = find_text(set, sample, side, &t);
-    if (!s || from < 0 || n < 0 || (int64_t)from + n > text_start(s, t + 1) - text_start(s, t))
+    struct shard *s = find_text(set, sample, side, &t);
+    uint32_t start = 0, end = 0, worst;
+    if (s) find_tokens(s, t, &start, &end);
+    if (s && s->lost) return say_lost(set, s);
+    if (!s || from < 0 || n < 0 || (int64_t)from + n > end - start)
         return neb__fail(NEB_ERR_INVALID, "tokens [%d, +%d) do not exist in sample %" PRId64 " of %s",
                          (int)from, (int)n, sample, set->dir);
-    const uint8_t *p =
-        s->map + NEB_SHARD_HEAD + ((uint64_t)text_start(s, t) + (uint64_t)from) * (uint64_t)s->head.width;
-    uint32_t worst = 0;
-    for (int32_t i = 0; i < n; i++) {
-        uint32_t id = s->head.width == 2 ? neb__get16(p + 2 * (size_t)i) : neb__get32(p + 4 * (size_t)i);
-        worst = id > worst ? id : worst;
-        out[i] = (int32_t)id;
-    }
+    worst = copy_tokens(s, (uint64_t)start + (uint64_t)from, n, out);
+    if (s->lost) return say_lost(set, s);
     if (worst >= (uint32_t)s->head.info.vocab)
         return neb__fail(NEB_ERR_CORRUPT,
                          "%s is damaged: sample %" PRId64
@@ -222,9 +289,13 @@ neb_status neb__set_copy(const struct neb_set *set, int64_t sample, int side, in
 neb_status neb__set_verify(const struct neb_set *set)
 {
     for (uint32_t i = 0; i < set->shards; i++) {
-        const struct shard *s = &set->shard[i];
-        if (neb__crc32c(0, s->map + NEB_SHARD_HEAD, s->head.tokens * (uint64_t)s->head.width) !=
-            s->head.crc_tokens)
+        struct shard *s = &set->shard[i];
+        struct neb_map_guard guard;
+        neb__map_guard_begin(&guard, s->map, s->length);
+        uint32_t sum = neb__crc32c(0, s->map + NEB_SHARD_HEAD, s->head.tokens * (uint64_t)s->head.width);
+        end_guard(s, &guard);
+        if (s->lost) return say_lost(set, s);
+        if (sum != s->head.crc_tokens)
             return neb__fail(NEB_ERR_CORRUPT,
                              "%s is damaged: the tokens of shard %u do not match their checksum; tokenise "
                              "the corpus again",

@@ -218,6 +218,22 @@ static neb_status stop_in_step(struct neb_trainer *t)
     return NEB_ERR_CANCELLED;
 }
 
+/* Text that can no longer be read ends a training between two steps. A site of several processes ends without a checkpoint of this
+ * place: its ranks find the damage at different times. */
+static neb_status leave_without_text(struct neb_trainer *t, neb_status why)
+{
+    if (t->gate || t->stage || neb__group_size(t->ranks) > 1) return why;
+    save_last(t);
+    neb__progress_end(&t->show);
+    if (t->unsaved == NEB_OK)
+        neb__progress_line(&t->show,
+                           "stopped at step %" PRId64
+                           ": text cannot be read (see the error above); with the text in order, the same "
+                           "command goes on from there",
+                           t->progress.step);
+    return why;
+}
+
 /* A checkpoint is due to make room elsewhere. */
 static bool wants_save(const struct neb_trainer *t)
 {
@@ -328,6 +344,8 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
             t->spent = true;
             continue;
         }
+        if (status != NEB_OK && t->work && neb__work_text_failed(t->work))
+            return leave_without_text(t, status);
         NEB_TRY(or_stopped(t, status));
         bool evaluates = due(c->eval_every, t->progress.step);
         if (stops_here(t, evaluates)) return or_stopped(t, save_and_stop(t));
@@ -335,6 +353,7 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
             neb__ranks_busy(t, true);
             status = neb__trainer_evaluate(t, neb__trainer_rounds(t) != NULL);
             neb__ranks_busy(t, false);
+            if (status == NEB_ERR_CORRUPT) return leave_without_text(t, status);
             NEB_TRY(or_stopped(t, status));
         }
         if (t->stage && *t->stop) return or_stopped(t, save_and_stop(t));
