@@ -5,10 +5,13 @@
 #include "base/file.h"
 #include "task/data.h"
 #include "task/folder.h"
+#include "text/corpus.h"
 
+#include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -347,6 +350,150 @@ static void a_killed_tokenising_is_made_again(void **state)
     for (int i = 0; i < 2; i++) assert_int_not_equal(access(left[i], F_OK), 0);
 }
 
+/* ---- text that moves, changes or goes --------------------------------------------------------------------------------- */
+
+static const char moving[] =
+    "out: @/moving\ntokenizer: {file: @/tok.model}\n" SMALL "data:\n  - {file: @/text, lang: aa}\n";
+
+static int sets_in(const char *folder)
+{
+    glob_t sets;
+    char pattern[400];
+    snprintf(pattern, sizeof pattern, "%s/*/set.neb", in(folder));
+    int n = glob(pattern, 0, NULL, &sets) ? 0 : (int)sets.gl_pathc;
+    if (n) globfree(&sets);
+    return n;
+}
+
+static void put_text(const char *name, const char *text)
+{
+    assert_ok(neb__file_replace(in(name), text, strlen(text), 0644));
+}
+
+static void date_back(const char *name)
+{
+    const struct timespec then[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    assert_int_equal(utimensat(AT_FDCWD, in(name), then, 0), 0);
+}
+
+/* The tokens follow the bytes of the text, not its name or date. */
+static void text_is_known_by_its_bytes(void **state)
+{
+    (void)state;
+    struct scene s;
+    put_text("text", "ba be bi\nbo bu\n");
+    date_back("text");
+    assert_ok(prepare(moving, &s));
+    close_scene(&s);
+    assert_int_equal(sets_in("moving/data"), 1);
+    put_text("text", "ba be bi\nbo bu\n"); /* another date */
+    assert_ok(prepare(moving, &s));
+    close_scene(&s);
+    put_text("elsewhere.text", "ba be bi\nbo bu\n"); /* another name */
+    assert_ok(prepare(
+        "out: @/moving\ntokenizer: {file: @/tok.model}\n" SMALL "data:\n  - {file: @/elsewhere.text}\n", &s));
+    close_scene(&s);
+    assert_int_equal(sets_in("moving/data"), 1);
+    put_text("text", "ba be bi\nbo bo\n"); /* of equal size and date */
+    date_back("text");
+    assert_ok(prepare(moving, &s));
+    close_scene(&s);
+    assert_int_equal(sets_in("moving/data"), 2);
+}
+
+static void prepared_text_may_be_taken_away(void **state)
+{
+    (void)state;
+    struct scene s;
+    put_text("text", "ba be bi\nbo bu\n");
+    assert_ok(prepare(moving, &s));
+    close_scene(&s);
+    assert_int_equal(unlink(in("text")), 0);
+    assert_ok(prepare(moving, &s));
+    assert_int_equal(neb__set_count(s.data.set[0]), 2);
+    close_scene(&s);
+    check_log_quiet(); /* with other limits it was never tokenised */
+    assert_status(prepare("out: @/moving\ntokenizer: {file: @/tok.model}\n"
+                          "train: {max_len: 40, tokens: 64}\ndata:\n  - {file: @/text, lang: aa}\n",
+                          &s),
+                  NEB_ERR_NOTFOUND);
+    check_log_restore();
+    if (!strstr(neb_last_error(), "bring the text back")) fail_msg("%s", neb_last_error());
+}
+
+static void a_pattern_is_one_text_of_several_files(void **state)
+{
+    (void)state;
+    struct scene s;
+    static const char job[] =
+        "out: @/many\ntokenizer: {vocab: 60}\n" SMALL "data:\n  - {file: '@/part*.txt'}\n";
+    words_file(in("part2.txt"), 0, -1, 100);
+    words_file(in("part1.txt"), 1, -1, 50);
+    assert_ok(prepare(job, &s));
+    int64_t n = neb__set_count(s.data.set[0]);
+    assert_true(n >= 150);
+    close_scene(&s);
+    words_file(in("part3.txt"), 0, -1, 30);
+    assert_ok(prepare(job, &s));
+    assert_true(neb__set_count(s.data.set[0]) > n);
+    close_scene(&s);
+    check_log_quiet();
+    assert_status(prepare("out: @/many\n" SMALL "data:\n  - {file: '@/none*.txt'}\n", &s), NEB_ERR_NOTFOUND);
+    check_log_restore();
+    refused("out: @/many2\ntokenizer: {file: @/tok.model}\n" TRANSLATE
+            "data:\n  - {file: '@/part*.txt', second: @/aa, lang: aa-bb}\n",
+            "belong together one by one");
+}
+
+/* ---- sets that were prepared elsewhere -------------------------------------------------------------------- */
+
+static void tokenise(const char *tokenizer, const char *text, const char *lang2, const char *set)
+{
+    struct neb_tok *tok;
+    struct neb_pool *pool;
+    struct neb_corpus_stats stats;
+    const char *paths[] = {in(text), NULL};
+    struct neb_corpus_cfg cfg = {
+        .paths = paths, .sides = lang2 ? 2 : 1, .lang = {"aa", lang2}, .max_tokens = 30};
+    assert_ok(neb__tok_open(in(tokenizer), NULL, &tok));
+    assert_ok(neb__pool_create(1, &pool));
+    assert_ok(neb__corpus_tokenise(&cfg, tok, pool, in(set), &stats));
+    neb__pool_destroy(pool);
+    neb__tok_close(tok);
+}
+
+#define SET_JOB(data) "out: @/ready\ntokenizer: {file: @/tok.model}\n" SMALL "data:\n  - {" data "}\n"
+
+static void a_prepared_set_needs_no_text(void **state)
+{
+    (void)state;
+    struct scene s;
+    struct neb_batches *stream;
+    struct neb_batch *b;
+    tokenise("tok.model", "aa", NULL, "set");
+    assert_ok(prepare(SET_JOB("file: @/set, lang: aa"), &s));
+    assert_ok(neb__data_stream(&s.data, "train", 0, 1, &stream));
+    assert_ok(neb__batches_batch(stream, &b));
+    assert_ok(neb__batches_next(stream, b));
+    neb__batch_free(b);
+    neb__batches_free(stream);
+    close_scene(&s);
+    assert_int_equal(sets_in("ready/data"), 0); /* it is used where it is */
+    refused(SET_JOB("file: @/set, lang: bb"), "tokenised as language 'aa'");
+    refused(SET_JOB("file: @/set, lang: aa-bb"), "a set of single texts");
+    refused(SET_JOB("file: @/set, copies: 2"), "leave them out");
+    refused("out: @/ready2\n" SMALL "data:\n  - {file: @/set}\n", "name its tokenizer as tokenizer.file");
+    refused("out: @/ready\ntokenizer: {file: @/other.model}\n" SMALL "data:\n  - {file: @/set}\n",
+            "with another tokenizer");
+    tokenise("tok.model", "pairs", "bb", "pair-set");
+    refused(SET_JOB("file: @/pair-set"), "a set of pairs");
+    refused(SET_JOB("file: @/ready"), "no token set");
+    assert_int_equal(truncate(in("set/0000000000000001-00000.tok"), 300), 0);
+    check_log_quiet();
+    assert_status(prepare(SET_JOB("file: @/set"), &s), NEB_ERR_CORRUPT);
+    check_log_restore();
+}
+
 static void several_processes_share_a_cache(void **state)
 {
     (void)state;
@@ -415,6 +562,7 @@ static int set_up(void **state)
     words_file(in("aa"), 0, -1, 200);
     words_file(in("pairs"), 0, 1, 200);
     save_tokenizer("tok.model", (const char *const[]){"aa", "bb", NULL});
+    save_tokenizer("other.model", (const char *const[]){"aa", NULL});
     return 0;
 }
 
@@ -430,6 +578,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_tokenising_is_made_again),
         cmocka_unit_test(several_processes_share_a_cache),
+        cmocka_unit_test(text_is_known_by_its_bytes),
+        cmocka_unit_test(prepared_text_may_be_taken_away),
+        cmocka_unit_test(a_pattern_is_one_text_of_several_files),
+        cmocka_unit_test(a_prepared_set_needs_no_text),
         cmocka_unit_test(pairs_too_long_together_are_left_out),
         cmocka_unit_test(other_options_are_noticed),
         cmocka_unit_test(case_makes_other_tokens),

@@ -130,7 +130,7 @@ train both both
 start both-all pair a cache=cache-both; start both-all pair c cache=cache-both
 start both-all pair b $(for i in 0 1 2 3; do echo "data[$i].file=nowhere"; done)
 await pair a b c
-grep -aq "site 'b' has no text and needs none.*nowhere is not here" pair-b.log || fail "site b does not say which file it lacks"
+grep -aq "site 'b' has no text and needs none.*corpus nowhere: No such file" pair-b.log || fail "site b does not say which file it lacks"
 same both pair-a; held both pair-b
 found pair-b | grep -q "by language: .*de [0-9.]*, .*fr [0-9.]*" || fail "site b knows no languages: $(found pair-b)"
 

@@ -26,7 +26,8 @@ static const struct neb_opt top_table[] = {
 
 const struct neb_opt neb__job_data_options[] = {
     DATA(file, NEB_OPT_TEXT, "", NULL,
-         "text, a sentence or paragraph a line; pairs: tab-separated; .gz .xz .zst"),
+         "text, a sentence or paragraph a line; pairs: tab-separated; .gz .xz .zst; a pattern such as "
+         "'news/*.txt' for several; or the folder of a token set"),
     DATA(second, NEB_OPT_TEXT, "", NULL, "pairs in two files: the second side"),
     DATA(lang, NEB_OPT_TEXT, "", NULL, "language (de), for pairs both (en-de)"),
     DATA(weight, NEB_OPT_REAL, "1", NULL, "multiplies the share of this corpus", NEB_OPT_ABOVE(0, HUGE_VAL)),

@@ -9,7 +9,7 @@
 #include "base/doc.h"
 #include "job/objective.h"
 
-enum { NEB_JOB_DATA = 64, NEB_JOB_SITES = 64 };
+enum { NEB_JOB_DATA = 256, NEB_JOB_SITES = 64 };
 
 /* How the sites share the work, and what one site does. */
 enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR, NEB_STRATEGY_PIPELINE };

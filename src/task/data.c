@@ -1,4 +1,4 @@
-/* data.c: tokenizer, tokenised sets and streams of a job.
+/* data.c: tokenizer and streams of a job; data_sets.c makes its token sets.
  *
  * Files that are there are taken without a lock, so that a cache may be read-only. Missing ones are made with
  * the cache's folder locked: one of several processes makes them, the others wait and find them. The
@@ -12,6 +12,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "task/data_files.h"
+#include "task/data_sets.h"
 #include "task/folder.h"
 #include "task/memory_check.h"
 #include "task/site_cut.h"
@@ -23,13 +25,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool is_pair(const struct neb_job_data *c)
+bool neb__data_is_pair(const struct neb_job_data *c)
 {
     return c->second || (c->lang && strchr(c->lang, '-'));
 }
 
 /* The i-th language of "en-de"; "" when not given. */
-static void lang_of(const struct neb_job_data *c, int i, char out[NEB_LANG_SIZE])
+void neb__data_lang_of(const struct neb_job_data *c, int i, char out[NEB_LANG_SIZE])
 {
     const char *s = c->lang ? c->lang : "", *dash = strchr(s, '-');
     if (i && !dash)
@@ -53,7 +55,7 @@ static void add_lang(struct neb_data *d, const char *lang)
 }
 
 /* *lock: -1 before the first call; closing it unlocks. */
-static neb_status lock_cache(const struct neb_data *d, int *lock)
+neb_status neb__data_lock(const struct neb_data *d, int *lock)
 {
     if (*lock >= 0) return NEB_OK;
     neb_status status = neb__file_lock(d->dir, NEB_LOCK_FOLDER, lock);
@@ -118,20 +120,32 @@ static neb_status check_options(const struct neb_data *d)
     return status;
 }
 
-static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *pool)
+/* The files of all corpora to train on, ended by NULL. *out is owned, the names in it belong to `files`. */
+static neb_status training_files(const struct neb_job *job, struct neb_data_files files[NEB_JOB_DATA],
+                                 const char ***out)
+{
+    size_t n = 0, all = 1;
+    for (int i = 0; i < job->n_data; i++) {
+        const struct neb_job_data *c = &job->data[i];
+        if (!neb__job_has(job, c) || strcmp(c->use, "train")) continue;
+        neb_status status = neb__data_files_find(c, &files[i]);
+        if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
+        all += 2 * (size_t)files[i].n;
+    }
+    const char **paths = NEB_NEW_ARRAY(const char *, all);
+    if (!paths) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu names", all);
+    for (int i = 0; i < job->n_data; i++) {
+        for (int side = 0; side < 2; side++)
+            for (int k = 0; files[i].path[side] && k < files[i].n; k++) paths[n++] = files[i].path[side][k];
+    }
+    *out = paths;
+    return NEB_OK;
+}
+
+static neb_status train_on(const struct neb_data *d, const char *const *paths, struct neb_pool *pool)
 {
     const struct neb_job *job = d->job;
-    const char *paths[2 * NEB_JOB_DATA + 1] = {0}, *langs[2 * NEB_JOB_DATA + 1] = {0};
-    int n = 0;
-    for (int i = 0; i < job->n_data; i++) {
-        if (!neb__job_has(job, &job->data[i])) continue;
-        if (job->data[i].copies > 1 && (!job->tokenizer.type || strcmp(job->tokenizer.type, "bpe")))
-            return neb__doc_fail(&job->doc, "tokenizer", "a corpus with copies needs tokenizer.type: bpe");
-        if (strcmp(job->data[i].use, "train")) continue;
-        paths[n++] = job->data[i].file;
-        if (job->data[i].second) paths[n++] = job->data[i].second;
-    }
-    if (!n) return neb__doc_fail(&job->doc, "data", "no corpus to train on (use: train)");
+    const char *langs[2 * NEB_JOB_DATA + 1] = {0};
     for (int i = 0, k = 0; i < d->n_langs; i++)
         if (*d->langs[i]) langs[k++] = d->langs[i];
     neb__info("training a %s tokenizer of %" PRId64 " pieces", job->tokenizer.type, job->tokenizer.vocab);
@@ -151,6 +165,31 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     if (status == NEB_OK) status = neb__file_replace(d->tok_path, model.data, model.len, 0600);
     neb__buf_free(&model);
     neb__line_feed_free(feed);
+    return status;
+}
+
+static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *pool)
+{
+    const struct neb_job *job = d->job;
+    int n = 0;
+    for (int i = 0; i < job->n_data; i++) {
+        const struct neb_job_data *c = &job->data[i];
+        if (!neb__job_has(job, c)) continue;
+        if (neb__data_is_prepared(c))
+            return neb__doc_fail(&job->doc, "tokenizer",
+                                 "corpus %s is tokenised already: name its tokenizer as tokenizer.file",
+                                 c->file);
+        if (c->copies > 1 && (!job->tokenizer.type || strcmp(job->tokenizer.type, "bpe")))
+            return neb__doc_fail(&job->doc, "tokenizer", "a corpus with copies needs tokenizer.type: bpe");
+        n += !strcmp(c->use, "train");
+    }
+    if (!n) return neb__doc_fail(&job->doc, "data", "no corpus to train on (use: train)");
+    struct neb_data_files files[NEB_JOB_DATA] = {0};
+    const char **paths = NULL;
+    neb_status status = training_files(job, files, &paths);
+    if (status == NEB_OK) status = train_on(d, paths, pool);
+    neb__free(paths);
+    for (int i = 0; i < job->n_data; i++) neb__data_files_free(&files[i]);
     return status;
 }
 
@@ -259,7 +298,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
     else
         snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);
     if (!t->file && !folders && stat(d->tok_path, &st)) {
-        NEB_TRY(lock_cache(d, lock));
+        NEB_TRY(neb__data_lock(d, lock));
         if (stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
     }
     NEB_TRY(neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok));
@@ -271,12 +310,12 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
 
 void neb__data_target_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE])
 {
-    lang_of(c, !c->flip, out);
+    neb__data_lang_of(c, !c->flip, out);
 }
 
 void neb__data_source_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE])
 {
-    lang_of(c, c->flip, out);
+    neb__data_lang_of(c, c->flip, out);
 }
 
 /* With more than one target language, a token in front of the source tells the model which one is wanted. */
@@ -285,7 +324,7 @@ bool neb__data_tagged(const struct neb_data *d)
     char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
     if (d->frame || d->job->objective->sides < 2) return false;
     for (int i = 0; i < d->job->n_data; i++) {
-        lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
+        neb__data_lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
         if (*first && *lang && strcmp(first, lang)) return true;
         if (*lang) memcpy(first, lang, sizeof first);
     }
@@ -298,8 +337,8 @@ static neb_status frame_of(const struct neb_data *d, const struct neb_job_data *
 {
     char lang[2][NEB_LANG_SIZE];
     *out = NEB_NO_FRAME;
-    lang_of(c, 0, lang[0]);
-    lang_of(c, 1, lang[1]);
+    neb__data_lang_of(c, 0, lang[0]);
+    neb__data_lang_of(c, 1, lang[1]);
     if (d->frame) return neb__frame_find(d->frame, d->tok, lang[c->flip], lang[!c->flip], out);
     if (neb__data_tagged(d)) out->lead = neb__tok_lang(d->tok, lang[!c->flip]);
     return NEB_OK;
@@ -348,7 +387,7 @@ static neb_status check_tags(const struct neb_data *d)
     for (int i = 0; i < d->job->n_data; i++) {
         const struct neb_job_data *c = &d->job->data[i];
         char lang[NEB_LANG_SIZE], path[32];
-        lang_of(c, !c->flip, lang);
+        neb__data_lang_of(c, !c->flip, lang);
         snprintf(path, sizeof path, "data[%d]", i);
         if (!*lang)
             return neb__doc_fail(
@@ -366,87 +405,7 @@ static neb_status check_tags(const struct neb_data *d)
     return NEB_OK;
 }
 
-/* ---- sets ---------------------------------------------------------------------------------------------- */
-
-/* The most tokens of a pair whose texts share a sequence, <s> a </s> b </s>; 0: each text is a sequence of
- * its own. */
-static int32_t limit_together(const struct neb_data *d, const struct neb_job_data *c)
-{
-    return d->job->objective->joins_pairs && is_pair(c) ? (int32_t)d->job->train.max_len - 3 : 0;
-}
-
-/* A folder name that changes when anything changes that the tokens depend on. */
-static neb_status set_name(const struct neb_data *d, const struct neb_job_data *c, char *out, size_t size)
-{
-    struct neb_hash h;
-    char text[2048], hex[2 * NEB_HASH_SIZE + 1], tok[2 * NEB_HASH_SIZE + 1];
-    neb__hash_hex(neb__tok_hash(d->tok), tok);
-    int n = snprintf(text, sizeof text, "%s|%" PRId64 "|%d", tok, d->job->train.max_len, is_pair(c));
-    if (neb__tok_has_sides(d->tok) && c->flip) n += snprintf(text + n, sizeof text - (size_t)n, "|flip");
-    if (limit_together(d, c)) n += snprintf(text + n, sizeof text - (size_t)n, "|%d", limit_together(d, c));
-    if (c->copies > 1)
-        n += snprintf(text + n, sizeof text - (size_t)n, "|%" PRId64 "|%g", c->copies,
-                      d->job->tokenizer.dropout);
-    for (int i = 0; i < 2; i++) {
-        const char *file = i ? c->second : c->file;
-        struct stat st;
-        if (!file) continue;
-        if (stat(file, &st)) return neb__fail(NEB_ERR_NOTFOUND, "corpus %s: no such file", file);
-        n += snprintf(text + n, sizeof text - (size_t)n, "|%.400s|%lld|%lld", file, (long long)st.st_size,
-                      (long long)st.st_mtime);
-        if ((size_t)n >= sizeof text) return neb__fail(NEB_ERR_INVALID, "corpus %s: name too long", file);
-    }
-    NEB_TRY(neb__hash(text, (size_t)n, &h));
-    neb__hash_hex(&h, hex);
-    snprintf(out, size, "%s/%.16s", d->dir, hex);
-    return NEB_OK;
-}
-
-static neb_status tokenise(const struct neb_data *d, const struct neb_job_data *c, struct neb_pool *pool,
-                           const char *dir)
-{
-    char lang[2][NEB_LANG_SIZE];
-    const char *paths[] = {c->file, NULL}, *paths2[] = {c->second, NULL};
-    lang_of(c, 0, lang[0]);
-    lang_of(c, 1, lang[1]);
-    struct neb_corpus_cfg cfg = {.paths = paths,
-                                 .paths2 = c->second ? paths2 : NULL,
-                                 .sides = is_pair(c) ? 2 : 1,
-                                 .flip = c->flip,
-                                 .lang = {lang[0], lang[1]},
-                                 .max_tokens = (int32_t)d->job->train.max_len - 2,
-                                 .max_both = limit_together(d, c),
-                                 .copies = c->copies,
-                                 .vary = d->job->tokenizer.dropout};
-    struct neb_corpus_stats stats;
-    neb__info("tokenising %s", c->file);
-    NEB_TRY(neb__corpus_tokenise(&cfg, d->tok, pool, dir, &stats));
-    neb__info("%s: %" PRId64 " samples, %" PRId64 " tokens; left out: %" PRId64 " empty, %" PRId64
-              " too long",
-              c->file, stats.samples, stats.tokens[0] + stats.tokens[1], stats.empty, stats.too_long);
-    return NEB_OK;
-}
-
-static neb_status open_sets(struct neb_data *d, struct neb_pool *pool, int *lock)
-{
-    for (int i = 0; i < d->job->n_data; i++) {
-        char dir[640];
-        if (!neb__job_has(d->job, &d->job->data[i])) continue;
-        NEB_TRY(set_name(d, &d->job->data[i], dir, sizeof dir));
-        if (!neb__set_finished(dir)) {
-            NEB_TRY(lock_cache(d, lock));
-            if (!neb__set_finished(dir)) NEB_TRY(tokenise(d, &d->job->data[i], pool, dir));
-        }
-        NEB_TRY(neb__set_open(dir, &d->set[i]));
-    }
-    return NEB_OK;
-}
-
-static const char *missing_file(const struct neb_job_data *c)
-{
-    if (access(c->file, R_OK)) return c->file;
-    return c->second && access(c->second, R_OK) ? c->second : NULL;
-}
+/* ---- what must be here ---------------------------------------------------------------------------------- */
 
 /* Checks that every corpus can be read, before anything long begins. */
 static neb_status all_there(const struct neb_data *d)
@@ -456,8 +415,8 @@ static neb_status all_there(const struct neb_data *d)
         const struct neb_job_data *c = &d->job->data[i];
         if (!neb__job_has(d->job, c)) continue;
         mine += !strcmp(c->use, "train");
-        const char *file = missing_file(c);
-        if (file) return neb__fail(NEB_ERR_NOTFOUND, "corpus %s: %s", file, strerror(errno));
+        neb_status status = neb__data_there(d, c);
+        if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
     }
     if (mine || d->job->at < 0 || d->job->plan != NEB_STRATEGY_PIPELINE) return NEB_OK;
     return neb__doc_fail(
@@ -470,19 +429,18 @@ static neb_status all_there(const struct neb_data *d)
 /* A site that needs no text has it if all its corpora are there. */
 static bool lacks_text(const struct neb_data *d)
 {
-    const char *why = "the job has none for it", *file = NULL;
+    char why[400] = "";
     int mine = 0;
     if (neb__site_needs_text(d->job)) return false;
     for (int i = 0; i < d->job->n_data; i++) {
         if (!neb__job_has(d->job, &d->job->data[i])) continue;
-        if (!file) file = missing_file(&d->job->data[i]);
+        if (!*why && neb__data_there(d, &d->job->data[i]) != NEB_OK)
+            snprintf(why, sizeof why, "%s", neb_last_error());
         mine += !strcmp(d->job->data[i].use, "train");
     }
-    if (!file && mine) return false;
-    if (file) why = "is not here";
-    neb__info(
-        "site '%s' has no text and needs none, since neither the embedding nor the loss is here (%s%s%s)",
-        d->job->site[d->job->at].name, file ? file : "", file ? " " : "", why);
+    if (!*why && mine) return false;
+    neb__info("site '%s' has no text and needs none, since neither the embedding nor the loss is here (%s)",
+              d->job->site[d->job->at].name, *why ? why : "the job has none for it");
     return true;
 }
 
@@ -519,7 +477,7 @@ static neb_status prepare_text(struct neb_data *d, struct neb_pool *pool)
     neb_status s = open_tokenizer(d, pool, &lock);
     if (s == NEB_OK) s = check_tags(d);
     if (s == NEB_OK) s = check_frames(d);
-    if (s == NEB_OK) s = open_sets(d, pool, &lock);
+    if (s == NEB_OK) s = neb__data_open_sets(d, pool, &lock);
     if (lock >= 0) close(lock);
     if (s == NEB_OK) neb__settle_models(d->job, neb__tok_vocab(d->tok), &d->models);
     return s;
@@ -527,16 +485,16 @@ static neb_status prepare_text(struct neb_data *d, struct neb_pool *pool)
 
 static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
 {
-    d->textless = lacks_text(d);
-    if (!d->textless) NEB_TRY(all_there(d));
-    NEB_TRY(neb__memory_foresee(d->job));
     char lang[NEB_LANG_SIZE];
     snprintf(d->dir, sizeof d->dir, d->job->cache ? "%s" : "%s/data",
              d->job->cache ? d->job->cache : d->job->out);
+    d->textless = lacks_text(d);
+    if (!d->textless) NEB_TRY(all_there(d));
+    NEB_TRY(neb__memory_foresee(d->job));
     NEB_TRY(neb__file_make_dir(d->dir, 0700));
     for (int i = 0; i < d->job->n_data; i++)
-        for (int s = 0; s <= is_pair(&d->job->data[i]); s++) {
-            lang_of(&d->job->data[i], s, lang);
+        for (int s = 0; s <= neb__data_is_pair(&d->job->data[i]); s++) {
+            neb__data_lang_of(&d->job->data[i], s, lang);
             add_lang(d, lang);
         }
     return d->textless ? prepare_bare(d) : prepare_text(d, pool);
@@ -576,11 +534,11 @@ static neb_status collect(const struct neb_data *d, const char *use, struct neb_
         const struct neb_job_data *c = &d->job->data[i];
         if (strcmp(c->use, use) || !neb__job_has(d->job, c)) continue;
         char lang[2][NEB_LANG_SIZE];
-        lang_of(c, 0, lang[0]);
-        lang_of(c, 1, lang[1]);
+        neb__data_lang_of(c, 0, lang[0]);
+        neb__data_lang_of(c, 1, lang[1]);
         struct neb_source s = {.set = d->set[i], .weight = c->weight, .flip = c->flip};
-        s.lang[0] = lang_index(d, lang[is_pair(c) && c->flip]);
-        s.lang[1] = is_pair(c) ? lang_index(d, lang[!c->flip]) : 0;
+        s.lang[0] = lang_index(d, lang[neb__data_is_pair(c) && c->flip]);
+        s.lang[1] = neb__data_is_pair(c) ? lang_index(d, lang[!c->flip]) : 0;
         NEB_TRY(frame_of(d, c, &s.frame));
         list[n++] = s;
     }

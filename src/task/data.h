@@ -3,7 +3,7 @@
  *
  * Everything is made once and kept under OUT/data (or the job's `cache`). The tokenizer is tokenizer.model;
  * one that lies there already is taken, unless it was trained here with other options. A corpus has a name
- * that changes when its file, the tokenizer or the limits change. */
+ * that changes when its text, the tokenizer or the limits change. */
 #ifndef NEB_TASK_DATA_H
 #define NEB_TASK_DATA_H
 
