@@ -104,8 +104,9 @@ static void draws_follow_the_temperature_and_cover_every_epoch(void **state)
 {
     (void)state;
     const int64_t counts[2] = {900, 100};
+    struct neb_mix_source source[2] = {{900, 9000, 1, 0}, {100, 1000, 1, 1}};
     struct neb_mix *m;
-    assert_ok(neb__mix_create(5, 2, counts, NULL, 2, &m));
+    assert_ok(neb__mix_create(5, 2, source, 2, NEB_MIX_BY_LANGUAGE, &m));
     double want = sqrt(900) / (sqrt(900) + sqrt(100));
     assert_true(fabs(neb__mix_share(m, 0) - want) < 1.0 / 1024);
     int *drawn = calloc(1000, sizeof *drawn), n[2] = {0, 0};
@@ -125,9 +126,45 @@ static void draws_follow_the_temperature_and_cover_every_epoch(void **state)
     free(drawn);
     neb__mix_free(m);
     check_log_quiet();
-    const int64_t empty[2] = {5, 0};
-    assert_status(neb__mix_create(5, 2, empty, NULL, 1, &m), NEB_ERR_INVALID);
+    source[1].samples = 0;
+    assert_status(neb__mix_create(5, 2, source, 1, NEB_MIX_BY_LANGUAGE, &m), NEB_ERR_INVALID);
     check_log_restore();
+}
+
+/* The tokens of a language follow (all its tokens)^(1/temperature), however many files it is in and however long its lines are. */
+static void languages_are_sampled_not_files(void **state)
+{
+    (void)state;
+    static const int files[] = {1, 8};
+    static const double temperatures[] = {1, 2, 1 / 0.7};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t k = 0; k < 2; k++)
+            for (int length = 10; length <= 40;
+                 length += 30) { /* tokens of an English line; of a Swahili one: 10 */
+                struct neb_mix_source source[9];
+                struct neb_mix *m;
+                const int n = files[k];
+                double tokens[2] = {0};
+                for (int i = 0; i < n; i++)
+                    source[i] = (struct neb_mix_source){80000 / n, 80000 / n * length, 1, 0};
+                source[n] = (struct neb_mix_source){20000, 200000, 1, 1};
+                assert_ok(neb__mix_create(5, n + 1, source, temperatures[t], NEB_MIX_BY_LANGUAGE, &m));
+                for (int i = 0; i <= n; i++)
+                    tokens[source[i].language] +=
+                        neb__mix_share(m, i) * (double)source[i].tokens / (double)source[i].samples;
+                neb__mix_free(m);
+                double want = pow(80000. * length / 200000, 1 / temperatures[t]), got = tokens[0] / tokens[1];
+                if (fabs(got / want - 1) > 0.03)
+                    fail_msg("%d files of %d tokens a line, temperature %g: %g instead of %g", n, length,
+                             temperatures[t], got, want);
+            }
+    /* a weight multiplies; inside a language the sizes count */
+    struct neb_mix_source source[3] = {{100, 1000, 2, 0}, {300, 3000, 1, 0}, {400, 4000, 1, 1}};
+    struct neb_mix *m;
+    assert_ok(neb__mix_create(5, 3, source, 1000, NEB_MIX_BY_LANGUAGE, &m));
+    assert_true(fabs(neb__mix_share(m, 0) / neb__mix_share(m, 1) - 2. / 3) < 0.02);
+    assert_true(fabs(neb__mix_share(m, 2) - 4. / 9) < 0.01);
+    neb__mix_free(m);
 }
 
 /* ---- batches ------------------------------------------------------------------------------------------- */
@@ -407,6 +444,69 @@ static void a_saved_position_and_a_replayed_one_are_equal(void **state)
     }
 }
 
+/* A position of a version that sampled corpora goes on with the draws of that version. */
+static void an_old_position_brings_its_own_shares(void **state)
+{
+    (void)state;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches *old, *now;
+    struct neb_batch *a, *b;
+    struct neb_buf saved, again;
+    struct neb_hash print;
+    char text[1200], hex[2 * NEB_HASH_SIZE + 1];
+    neb__buf_init(&saved, 1 << 20);
+    neb__buf_init(&again, 1 << 20);
+    sources[0].language = sources[1].language = 3;
+    cfg.rule = NEB_MIX_BY_SOURCE;
+    assert_ok(neb__batches_create(&cfg, &old));
+    cfg.rule = NEB_MIX_BY_LANGUAGE;
+    assert_ok(neb__batches_create(&cfg, &now));
+    assert_ok(neb__batches_batch(old, &a));
+    assert_ok(neb__batches_batch(now, &b));
+    for (int i = 0; i < 3; i++) assert_ok(neb__batches_next(old, a));
+    assert_ok(neb__batches_save(old, &saved));
+    /* its bytes, as that version wrote them */
+    assert_int_equal(saved.data[8], 1);
+    int at = snprintf(text, sizeof text, "%d 11 0/1 3 2048 128 512 2 %.17g 0 %d\n", (int)NEB_BATCH_MLM, 0.15,
+                      (int)vocab.size);
+    for (int i = 0; i < 3; i++) {
+        const struct neb_set *set = sources[i].set;
+        neb__hash_hex(&neb__set_info(set)->tokenizer, hex);
+        at += snprintf(text + at, sizeof text - (size_t)at, "%d %d %d 1 0 -1 %s\n", (int)neb__set_count(set),
+                       (int)neb__set_tokens(set, 0), (int)neb__set_tokens(set, 1), hex);
+    }
+    assert_ok(neb__hash(text, (size_t)at, &print));
+    assert_memory_equal(saved.data + 12, print.b, NEB_HASH_SIZE);
+
+    for (int i = 0; i < 2; i++) assert_ok(neb__batches_next(now, b));
+    assert_ok(neb__batches_restore(now, saved.data, saved.len));
+    assert_ok(neb__batches_save(now, &again));
+    assert_int_equal(again.len, saved.len);
+    assert_memory_equal(again.data, saved.data, saved.len);
+    for (int i = 0; i < 40; i++) {
+        assert_ok(neb__batches_next(old, a));
+        assert_ok(neb__batches_next(now, b));
+        assert_same_batch(a, b);
+    }
+    neb__batches_free(now);
+    assert_ok(neb__batches_create(&cfg, &now)); /* a new position of other languages is refused */
+    neb__buf_clear(&again);
+    assert_ok(neb__batches_save(now, &again));
+    assert_int_equal(again.data[8], 2);
+    neb__batches_free(now);
+    sources[2].language = 3;
+    assert_ok(neb__batches_create(&cfg, &now));
+    check_log_quiet();
+    assert_status(neb__batches_restore(now, again.data, again.len), NEB_ERR_CONFIG);
+    check_log_restore();
+    neb__batch_free(a);
+    neb__batch_free(b);
+    neb__batches_free(old);
+    neb__batches_free(now);
+    neb__buf_free(&saved);
+    neb__buf_free(&again);
+}
+
 static void hostile_and_foreign_positions_are_refused(void **state)
 {
     (void)state;
@@ -556,6 +656,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(permutations_are_permutations),
         cmocka_unit_test(draws_follow_the_temperature_and_cover_every_epoch),
+        cmocka_unit_test(languages_are_sampled_not_files),
+        cmocka_unit_test(an_old_position_brings_its_own_shares),
         cmocka_unit_test(batches_keep_their_promises),
         cmocka_unit_test(pairs_are_shifted_right),
         cmocka_unit_test(masks_belong_to_the_sample_not_to_the_packing),

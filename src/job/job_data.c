@@ -7,7 +7,7 @@
  *                                            - {file: de.txt, lang: de}
  *
  * The entries of the second form are renamed to those of the first before anything is bound. `data.temperature` is the
- * exponent of the sizes, as papers on multilingual models give it; `train.temperature` is its inverse. */
+ * exponent of the languages' sizes, as papers on multilingual models give it; `train.temperature` is its inverse. */
 #include "job/job.h"
 #include "base/mem.h"
 
@@ -31,7 +31,7 @@ static neb_status take_temperature(struct neb_doc *d, struct neb_doc_entry *e)
         return neb__doc_fail(
             d, "data.temperature",
             "data.temperature: '%s' is not a number from 0.001 to 1: a language is drawn in proportion to "
-            "its size to this power; 1 follows the sizes, 0.3 is nearly even",
+            "its tokens to this power; 1 follows the sizes, 0.3 is nearly even",
             e->value);
     for (int i = 0; i < d->n; i++)
         if (!strcmp(d->list[i].path, "train.temperature"))

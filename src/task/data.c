@@ -527,6 +527,13 @@ neb_status neb__data_wanted(const struct neb_data *d, const char *what, const ch
 
 /* ---- streams ------------------------------------------------------------------------------------------- */
 
+/* A number of the language for sampling, or of the two of a pair in the order of translation; 0: the job does not say. */
+static int sampled_language(const struct neb_job_data *c, const struct neb_source *s)
+{
+    if (!c->lang) return 0;
+    return 1 + s->lang[0] * (2 * NEB_JOB_DATA + 1) + (neb__data_is_pair(c) ? s->lang[1] + 1 : 0);
+}
+
 static neb_status collect(const struct neb_data *d, const char *use, struct neb_source *list, int *count)
 {
     int n = 0;
@@ -539,6 +546,7 @@ static neb_status collect(const struct neb_data *d, const char *use, struct neb_
         struct neb_source s = {.set = d->set[i], .weight = c->weight, .flip = c->flip};
         s.lang[0] = lang_index(d, lang[neb__data_is_pair(c) && c->flip]);
         s.lang[1] = neb__data_is_pair(c) ? lang_index(d, lang[!c->flip]) : 0;
+        s.language = sampled_language(c, &s);
         NEB_TRY(frame_of(d, c, &s.frame));
         list[n++] = s;
     }

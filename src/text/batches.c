@@ -8,7 +8,7 @@
  * Invariant: the position (step, next draw, numbers of the waiting draws) is a function of the configuration
  * and the step, because only lengths and draws decide. So a saved position and a replayed one are equal.
  *
- * Saved position: magic "NEBPOS\r\n", u32 version, 32 bytes fingerprint of the configuration, u64 step, u64
+ * Saved position: magic "NEBPOS\r\n", u32 version (2; 1: the shares are by source), 32 bytes fingerprint of the configuration, u64 step, u64
  * next draw, four u64 statistics, u32 n, then n u64 waiting draws. Little-endian. */
 #include "text/batches_internal.h"
 #include "base/clamp.h"
@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { POSITION_VERSION = 1, ROW_ALIGN = 8, MAX_SKIPS = 1 << 20 };
+enum { POSITION_BY_SOURCE = 1, POSITION_BY_LANGUAGE = 2, ROW_ALIGN = 8, MAX_SKIPS = 1 << 20 };
 #define POSITION_MAGIC "NEBPOS\r\n"
 
 void neb__vocab_of(const struct neb_tok *tok, struct neb_vocab *out)
@@ -90,7 +90,7 @@ static double target_ratio(const struct neb_batches *s)
     return neb__clamp(b / a, 0.25, 4);
 }
 
-static void make_buckets(struct neb_batches *s)
+static void make_buckets(const struct neb_batches *s, struct neb_bucket bucket[NEB_MAX_BUCKETS])
 {
     static const double one[NEB_MAX_BUCKETS] = {1, 31. / 32, 15. / 16, 7. / 8, .75, .5, .25, .125};
     static const double two[NEB_MAX_BUCKETS][2] = {{1, 1},        {1, 31. / 32}, {31. / 32, 1}, {1, 15. / 16},
@@ -100,11 +100,20 @@ static void make_buckets(struct neb_batches *s)
         bool pair = s->cfg.kind == NEB_BATCH_PAIR;
         int32_t a = rounded(t * (pair ? two[i][0] : one[i])), b = pair ? rounded(u * two[i][1]) : 0;
         if (pair && b < s->cfg.max_len) b = rounded(s->cfg.max_len);
-        s->bucket[s->buckets++] = (struct neb_bucket){{a, b}};
+        bucket[i] = (struct neb_bucket){{a, b}};
     }
 }
 
-static neb_status make_fingerprint(struct neb_batches *s)
+/* The first source of the same language. */
+static int language_of(const struct neb_batches *s, int i)
+{
+    int language = s->source[i].language, k = i;
+    for (int j = i - 1; language && j >= 0; j--)
+        if (s->source[j].language == language) k = j;
+    return k;
+}
+
+static neb_status make_fingerprint(const struct neb_batches *s, enum neb_mix_rule rule, struct neb_hash *out)
 {
     const struct neb_batches_cfg *c = &s->cfg;
     struct neb_buf b;
@@ -126,26 +135,28 @@ static neb_status make_fingerprint(struct neb_batches *s)
             status = neb__buf_printf(&b, "%d %d %d\n", (int)src->frame.tail, (int)src->frame.start,
                                      (int)src->frame.first);
     }
-    if (status == NEB_OK) status = neb__hash(b.data, b.len, &s->fingerprint);
+    for (int i = 0; status == NEB_OK && rule == NEB_MIX_BY_LANGUAGE && i < s->cfg.sources; i++)
+        status = neb__buf_printf(&b, "language %d\n", language_of(s, i));
+    if (status == NEB_OK) status = neb__hash(b.data, b.len, out);
     neb__buf_free(&b);
     return status;
 }
 
-static neb_status make_mix(struct neb_batches *s)
+static neb_status make_mix(const struct neb_batches *s, enum neb_mix_rule rule, struct neb_mix **out)
 {
     int n = s->cfg.sources;
-    int64_t *counts = NEB_NEW_ARRAY(int64_t, (size_t)n);
-    double *weights = NEB_NEW_ARRAY(double, (size_t)n);
-    neb_status status =
-        counts && weights ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d sources", n);
-    for (int i = 0; status == NEB_OK && i < n; i++) {
-        counts[i] = neb__set_count(s->source[i].set);
-        weights[i] = s->source[i].weight;
+    struct neb_mix_source *list = NEB_NEW_ARRAY(struct neb_mix_source, (size_t)n);
+    if (!list) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d sources", n);
+    for (int i = 0; i < n; i++) {
+        const struct neb_set *set = s->source[i].set;
+        int64_t second = neb__set_info(set)->sides == 2 ? neb__set_tokens(set, 1) : 0;
+        list[i] = (struct neb_mix_source){.samples = neb__set_count(set),
+                                          .tokens = neb__set_tokens(set, 0) + second,
+                                          .weight = s->source[i].weight,
+                                          .language = language_of(s, i)};
     }
-    if (status == NEB_OK)
-        status = neb__mix_create(s->cfg.seed, n, counts, weights, s->cfg.temperature, &s->mix);
-    neb__free(counts);
-    neb__free(weights);
+    neb_status status = neb__mix_create(s->cfg.seed, n, list, s->cfg.temperature, rule, out);
+    neb__free(list);
     return status;
 }
 
@@ -181,9 +192,11 @@ neb_status neb__batches_create(const struct neb_batches_cfg *cfg, struct neb_bat
     s->cfg = *cfg;
     neb_status status;
     NEB_TRY_GOTO(status, reserve(s), fail);
-    if (!cfg->once) NEB_TRY_GOTO(status, make_mix(s), fail);
-    make_buckets(s);
-    NEB_TRY_GOTO(status, make_fingerprint(s), fail);
+    s->rule = cfg->rule;
+    if (!cfg->once) NEB_TRY_GOTO(status, make_mix(s, s->rule, &s->mix), fail);
+    make_buckets(s, s->bucket);
+    s->buckets = NEB_MAX_BUCKETS;
+    NEB_TRY_GOTO(status, make_fingerprint(s, s->rule, &s->fingerprint), fail);
     int32_t widest =
         s->bucket[0].tokens[0] > s->bucket[0].tokens[1] ? s->bucket[0].tokens[0] : s->bucket[0].tokens[1];
     s->nseq = s->cfg.max_seqs + widest / s->cfg.max_len + 1; /* room for the sequences of padding */
@@ -418,7 +431,7 @@ neb_status neb__batches_save(const struct neb_batches *s, struct neb_buf *out)
     NEB_TRY(neb__buf_reserve(out, n));
     uint8_t *p = out->data + out->len;
     memcpy(p, POSITION_MAGIC, 8);
-    neb__put32(p + 8, POSITION_VERSION);
+    neb__put32(p + 8, s->rule == NEB_MIX_BY_SOURCE ? POSITION_BY_SOURCE : POSITION_BY_LANGUAGE);
     memcpy(p + 12, s->fingerprint.b, NEB_HASH_SIZE);
     p += 12 + NEB_HASH_SIZE;
     const uint64_t numbers[6] = {(uint64_t)s->step,          s->next,
@@ -432,42 +445,87 @@ neb_status neb__batches_save(const struct neb_batches *s, struct neb_buf *out)
     return NEB_OK;
 }
 
+/* The numbers of a saved position, before its waiting draws. */
+struct position {
+    enum neb_mix_rule rule;
+    const uint8_t *print;
+    uint64_t numbers[6];
+    uint32_t queued;
+};
+
+static neb_status read_position(struct neb_reader *r, struct position *out)
+{
+    const uint8_t *magic = neb__read(r, 8);
+    uint32_t version = neb__read32(r);
+    out->print = neb__read(r, NEB_HASH_SIZE);
+    for (int i = 0; i < 6; i++) out->numbers[i] = neb__read64(r);
+    out->queued = neb__read32(r);
+    if (r->bad || memcmp(magic, POSITION_MAGIC, 8) || r->left != 8 * (uint64_t)out->queued)
+        return neb__fail(NEB_ERR_CORRUPT, "the saved data position is damaged");
+    if (version != POSITION_BY_SOURCE && version != POSITION_BY_LANGUAGE)
+        return neb__fail(NEB_ERR_VERSION, "the saved data position has version %u, this build reads 1 to %d",
+                         (unsigned)version, POSITION_BY_LANGUAGE);
+    out->rule = version == POSITION_BY_SOURCE ? NEB_MIX_BY_SOURCE : NEB_MIX_BY_LANGUAGE;
+    return NEB_OK;
+}
+
+/* What the shares decide beside the draws: the shapes of the batches, for which memory is there already. */
+static neb_status same_shapes(const struct neb_batches *s, struct neb_mix *mix)
+{
+    struct neb_batches other = *s;
+    struct neb_bucket bucket[NEB_MAX_BUCKETS];
+    other.mix = mix;
+    make_buckets(&other, bucket);
+    if (!memcmp(bucket, s->bucket, sizeof bucket)) return NEB_OK;
+    return neb__fail(
+        NEB_ERR_CONFIG,
+        "the data position was saved by a version that sampled corpora, not languages, and these "
+        "corpora cannot go on from it: end the training with that version, or begin anew in "
+        "another folder (out), from the trained model if you like (init.from)");
+}
+
+/* The stream with the draws of the position; s->mix and s->queue are the caller's to keep. */
+static neb_status take_position(struct neb_batches *s, struct neb_reader *r, const struct position *p)
+{
+    for (uint32_t i = 0; i < p->queued; i++) {
+        bool usable;
+        uint64_t draw = neb__read64(r);
+        if (draw >= p->numbers[1] || !look_up(s, draw, &s->queue[i], &usable) || !usable)
+            return neb__fail(NEB_ERR_CORRUPT, "the saved data position is impossible");
+    }
+    s->queued = (int)p->queued;
+    s->step = (int64_t)p->numbers[0];
+    s->next = p->numbers[1];
+    s->stats = (struct neb_batches_stats){(int64_t)p->numbers[2], (int64_t)p->numbers[3],
+                                          (int64_t)p->numbers[4], (int64_t)p->numbers[5]};
+    return NEB_OK;
+}
+
 neb_status neb__batches_restore(struct neb_batches *s, const void *bytes, size_t n)
 {
     struct neb_reader r = {bytes, n, false};
-    const uint8_t *magic = neb__read(&r, 8);
-    uint32_t version = neb__read32(&r);
-    const uint8_t *print = neb__read(&r, NEB_HASH_SIZE);
-    uint64_t numbers[6];
-    for (int i = 0; i < 6; i++) numbers[i] = neb__read64(&r);
-    uint32_t queued = neb__read32(&r);
-    if (r.bad || memcmp(magic, POSITION_MAGIC, 8) || r.left != 8 * (uint64_t)queued)
-        return neb__fail(NEB_ERR_CORRUPT, "the saved data position is damaged");
-    if (version != POSITION_VERSION)
-        return neb__fail(NEB_ERR_VERSION, "the saved data position has version %u, this build reads %d",
-                         (unsigned)version, POSITION_VERSION);
-    if (memcmp(print, s->fingerprint.b, NEB_HASH_SIZE))
+    struct position p = {.queued = 0};
+    struct neb_batches made = *s;
+    NEB_TRY(read_position(&r, &p));
+    made.rule = p.rule;
+    NEB_TRY(make_fingerprint(s, p.rule, &made.fingerprint));
+    if (memcmp(p.print, made.fingerprint.b, NEB_HASH_SIZE))
         return neb__fail(NEB_ERR_CONFIG,
                          "the data position was saved with other corpora or settings (seed, ranks, batch "
-                         "tokens, lengths, sampling): restore those, or start the data from the beginning");
-    if (queued > (uint32_t)s->queue_cap || numbers[0] > INT64_MAX)
+                         "tokens, lengths, languages, sampling): restore those, or start the data from the "
+                         "beginning");
+    if (p.queued > (uint32_t)s->queue_cap || p.numbers[0] > INT64_MAX)
         return neb__fail(NEB_ERR_CORRUPT, "the saved data position is impossible");
-    struct neb_pending *queue = NEB_NEW_ARRAY(struct neb_pending, (size_t)s->queue_cap);
-    if (!queue) return neb__fail(NEB_ERR_NOMEM, "out of memory for a data position");
-    for (uint32_t i = 0; i < queued; i++) {
-        bool usable;
-        uint64_t draw = neb__read64(&r);
-        if (draw >= numbers[1] || !look_up(s, draw, &queue[i], &usable) || !usable) {
-            neb__free(queue);
-            return neb__fail(NEB_ERR_CORRUPT, "the saved data position is impossible");
-        }
-    }
-    neb__free(s->queue);
-    s->queue = queue;
-    s->queued = (int)queued;
-    s->step = (int64_t)numbers[0];
-    s->next = numbers[1];
-    s->stats = (struct neb_batches_stats){(int64_t)numbers[2], (int64_t)numbers[3], (int64_t)numbers[4],
-                                          (int64_t)numbers[5]};
-    return NEB_OK;
+    const bool other = s->mix && p.rule != s->rule;
+    neb_status status = other ? make_mix(s, p.rule, &made.mix) : NEB_OK;
+    if (status != NEB_OK) return status;
+    made.queue = NEB_NEW_ARRAY(struct neb_pending, (size_t)s->queue_cap);
+    if (!made.queue) status = neb__fail(NEB_ERR_NOMEM, "out of memory for a data position");
+    if (status == NEB_OK && other) status = same_shapes(s, made.mix);
+    if (status == NEB_OK) status = take_position(&made, &r, &p);
+    struct neb_batches *drop = status == NEB_OK ? s : &made;
+    neb__free(drop->queue);
+    if (other) neb__mix_free(drop->mix);
+    if (status == NEB_OK) *s = made;
+    return status;
 }

@@ -12,6 +12,7 @@
 #include "text/batch.h"
 #include "text/frame.h"
 #include "text/shard.h"
+#include "text/source_mix.h"
 #include "text/tokenizer.h"
 
 enum { NEB_MAX_BUCKETS = 8 };
@@ -26,6 +27,7 @@ struct neb_source {
     const struct neb_set *set;     /* not owned */
     double weight;                 /* 0: 1 */
     int flip;                      /* a pair's sides are exchanged: de-en from an en-de set */
+    int language;                  /* for sampling: equal numbers are one language; 0: one of its own */
     int lang[2];                   /* index of each side's language, for neb_batch_side.lang */
     struct neb_frame_tokens frame; /* PAIR: special tokens around the texts; NEB_NO_FRAME: a </s>, <s> b */
 };
@@ -37,7 +39,8 @@ struct neb_batches_cfg {
     int sources;
     const struct neb_source *source; /* copied */
     struct neb_vocab vocab;          /* special is not owned */
-    double temperature;              /* 0: 1 */
+    double temperature;              /* of the languages' shares (source_mix.h); 0: 1 */
+    enum neb_mix_rule rule;          /* a position that was saved by the other one brings its own */
     int once;                        /* every sample once, in file order: for evaluation */
     int32_t tokens;                  /* rows of the largest bucket; PAIR: of the source */
     int32_t max_len;                 /* longest sequence, special tokens included */
@@ -71,7 +74,7 @@ int64_t neb__batches_step(const struct neb_batches *s); /* batches made so far *
 /* Goes to the place before batch `step`: forwards from here if possible, else from the beginning. */
 neb_status neb__batches_seek(struct neb_batches *s, int64_t step);
 
-/* Save appends the position; restore reads it back. NEB_ERR_CONFIG: it was saved by a stream that is set up
+/* Save appends the position; restore reads it back, and with it the rule of the shares. NEB_ERR_CONFIG: it was saved by a stream that is set up
  * differently (the message says what to compare); NEB_ERR_CORRUPT. On an error the stream is unchanged. */
 neb_status neb__batches_save(const struct neb_batches *s, struct neb_buf *out);
 neb_status neb__batches_restore(struct neb_batches *s, const void *bytes, size_t n);

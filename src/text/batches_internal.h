@@ -25,6 +25,7 @@ struct neb_batches {
     struct neb_batches_cfg cfg;
     struct neb_source *source;
     struct neb_mix *mix; /* NULL with `once` */
+    enum neb_mix_rule rule;
     struct neb_bucket bucket[NEB_MAX_BUCKETS];
     int buckets;
     int32_t nseq, loss; /* fixed counts of every batch; loss: MLM only */

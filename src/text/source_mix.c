@@ -66,25 +66,49 @@ static void divide(struct neb_mix *m, const double *share, double *rest)
     }
 }
 
-static neb_status shares(int n, const int64_t *counts, const double *weights, double temperature, double *out)
+/* A draw from a source gives tokens / samples tokens, so `weight * samples` draws give tokens in proportion to its size, and
+ * (the language's tokens)^(1/temperature - 1) brings the language as a whole to its share. */
+static double share_of(const struct neb_mix_source *source, int n, int s, double temperature,
+                       enum neb_mix_rule rule)
+{
+    const struct neb_mix_source *a = &source[s];
+    double tokens = 0;
+    if (rule == NEB_MIX_BY_SOURCE) return a->weight * pow((double)a->samples, 1 / temperature);
+    for (int i = 0; i < n; i++)
+        if (source[i].language == a->language) tokens += (double)source[i].tokens;
+    return a->weight * (double)a->samples * pow(tokens, 1 / temperature - 1);
+}
+
+static neb_status shares(const struct neb_mix_source *source, int n, double temperature,
+                         enum neb_mix_rule rule, double *out)
 {
     double sum = 0;
     for (int s = 0; s < n; s++) {
-        double w = weights ? weights[s] : 1;
-        if (counts[s] <= 0 || !(w > 0) || !isfinite(w))
+        const struct neb_mix_source *a = &source[s];
+        if (a->samples <= 0 || a->tokens <= 0 || !(a->weight > 0) || !isfinite(a->weight))
             return neb__fail(NEB_ERR_INVALID,
-                             "cannot draw from source %d with %" PRId64
-                             " samples and weight %g; both must be positive",
-                             s, counts[s], w);
-        out[s] = w * pow((double)counts[s], 1 / temperature);
+                             "cannot draw from source %d with %" PRId64 " samples of %" PRId64
+                             " tokens and weight %g; all must be positive",
+                             s, a->samples, a->tokens, a->weight);
+        out[s] = share_of(source, n, s, temperature, rule);
         sum += out[s];
     }
     for (int s = 0; s < n; s++) out[s] /= sum;
     return NEB_OK;
 }
 
-neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, const double *weights,
-                           double temperature, struct neb_mix **out)
+static neb_status reserve(struct neb_mix *m, size_t n)
+{
+    m->count = NEB_NEW_ARRAY(int64_t, n);
+    m->quota = NEB_NEW_ARRAY(uint32_t, n);
+    m->seen = NEB_NEW_ARRAY(uint32_t, n);
+    m->who = NEB_NEW_ARRAY(int32_t, m->cycle);
+    m->which = NEB_NEW_ARRAY(uint32_t, m->cycle);
+    return m->count && m->quota && m->seen && m->who && m->which ? NEB_OK : NEB_ERR_NOMEM;
+}
+
+neb_status neb__mix_create(uint64_t seed, int sources, const struct neb_mix_source *source,
+                           double temperature, enum neb_mix_rule rule, struct neb_mix **out)
 {
     if (sources < 1 || sources > 4096 || !(temperature > 0))
         return neb__fail(NEB_ERR_INVALID,
@@ -100,17 +124,12 @@ neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, co
         m->sources = sources;
         m->cycle = sources * 16 > 1024 ? (uint64_t)sources * 16 : 1024;
         m->at = UINT64_MAX;
-        m->count = NEB_NEW_ARRAY(int64_t, n);
-        m->quota = NEB_NEW_ARRAY(uint32_t, n);
-        m->seen = NEB_NEW_ARRAY(uint32_t, n);
-        m->who = NEB_NEW_ARRAY(int32_t, m->cycle);
-        m->which = NEB_NEW_ARRAY(uint32_t, m->cycle);
-        if (!m->count || !m->quota || !m->seen || !m->who || !m->which) status = NEB_ERR_NOMEM;
+        status = reserve(m, n);
     }
     if (status != NEB_OK) neb__fail(status, "not enough memory to draw from %d sources", sources);
-    if (status == NEB_OK) status = shares(sources, counts, weights, temperature, share);
+    if (status == NEB_OK) status = shares(source, sources, temperature, rule, share);
     if (status == NEB_OK) {
-        memcpy(m->count, counts, n * sizeof *counts);
+        for (int s = 0; s < sources; s++) m->count[s] = source[s].samples;
         divide(m, share, share + n);
         *out = m;
     } else {
