@@ -8,7 +8,7 @@
  *     cut         all lines of a site are cut
  *     one-way     one direction of one line is cut
  *     slow-line   all lines of a site have a twentieth of their rate
- *     slow-site   a site's processes stand still half of the time
+ *     slow-site   a site's processes stand still half of the time, some seconds at a time
  *     full-disk   no byte more fits on a site's disk
  *     clock       a site's wall clock jumps, up to two hours either way, and stays there until its next jump
  *
@@ -45,7 +45,9 @@ static const char *const faketime_places[] = {"/usr/lib/x86_64-linux-gnu/faketim
 
 enum { FAULTS_MAX = 1 << 16, ENVIRONMENT = 6 };
 #define SLOW_SHARE 0.05
-#define STILL      0.5 /* seconds that a slow site stands still at a time */
+/* Seconds that a slow site stands still at a time. A site with train.speed makes up half a second (train_loop.c), so shorter
+ * standstills would cost it nothing. */
+#define STILL 2.5
 
 struct neb_chaos {
     struct neb_lab *lab;
@@ -67,6 +69,7 @@ struct neb_chaos {
 
 static neb_status open_disks(struct neb_chaos *c)
 {
+    NEB_TRY(neb__lab_disk_alone());
     for (int i = 0; i < c->sites; i++) {
         neb_status s = neb__lab_disk_open(c->folder[i]);
         if (s == NEB_OK) continue;
@@ -132,11 +135,11 @@ static neb_status check_kinds(struct neb_chaos *c, const char *kinds)
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-static void set_clock(struct neb_chaos *c, int site, long seconds)
+static neb_status set_clock(struct neb_chaos *c, int site, long seconds)
 {
     char text[32];
     int n = snprintf(text, sizeof text, "%+ld\n", seconds);
-    if (c->faketime) (void)neb__file_replace(c->clock_file[site], text, (size_t)n, 0600);
+    return c->faketime ? neb__file_replace(c->clock_file[site], text, (size_t)n, 0600) : NEB_OK;
 }
 
 neb_status neb__chaos_create(struct neb_lab *lab, double every, uint64_t seed, const char *kinds,
@@ -158,7 +161,7 @@ neb_status neb__chaos_create(struct neb_lab *lab, double every, uint64_t seed, c
             s = neb__fail(NEB_ERR_INVALID, "the path %s is too long", folder[i]);
     }
     if (s == NEB_OK) s = check_kinds(c, kinds);
-    for (int i = 0; s == NEB_OK && i < c->sites; i++) set_clock(c, i, 0);
+    for (int i = 0; s == NEB_OK && i < c->sites; i++) s = set_clock(c, i, 0);
     if (s != NEB_OK) {
         neb__chaos_free(c);
         return s;
@@ -209,26 +212,30 @@ neb_status neb__chaos_prepare(const struct neb_chaos *c, int site, struct neb_si
 
 /* ---- one fault --------------------------------------------------------------------------------------------------- */
 
-static void set_lines_down(struct neb_chaos *c, bool down)
+/* Both directions of all lines of the site; the first failure is returned, and the others are set all the same. */
+static neb_status set_lines_down(struct neb_chaos *c, bool down)
 {
-    for (int i = 0; i < c->sites; i++) {
-        if (i == c->site) continue;
-        (void)neb__lab_set_down(c->lab, c->site, i, down);
-        (void)neb__lab_set_down(c->lab, i, c->site, down);
+    neb_status first = NEB_OK;
+    for (int i = 0; i < 2 * c->sites; i++) {
+        const int other = i / 2, from = i % 2 ? other : c->site, to = i % 2 ? c->site : other;
+        neb_status s = other == c->site ? NEB_OK : neb__lab_set_down(c->lab, from, to, down);
+        if (first == NEB_OK) first = s;
     }
+    return first;
 }
 
-static void slow_lines(struct neb_chaos *c, bool slow)
+static neb_status slow_lines(struct neb_chaos *c, bool slow)
 {
-    for (int i = 0; i < c->sites; i++) {
-        if (i == c->site) continue;
-        for (int way = 0; way < 2; way++) {
-            int from = way ? i : c->site, to = way ? c->site : i;
-            if (slow) neb__lab_get_line(c->lab, from, to, &c->before[i][way]);
-            double rate = c->before[i][way].rate;
-            (void)neb__lab_set_rate(c->lab, from, to, slow ? rate * SLOW_SHARE : rate);
-        }
+    neb_status first = NEB_OK;
+    for (int i = 0; i < 2 * c->sites; i++) {
+        const int other = i / 2, from = i % 2 ? other : c->site, to = i % 2 ? c->site : other;
+        struct neb_lab_line *before = &c->before[other][i % 2];
+        if (other == c->site) continue;
+        if (slow) neb__lab_get_line(c->lab, from, to, before);
+        neb_status s = neb__lab_set_rate(c->lab, from, to, slow ? before->rate * SLOW_SHARE : before->rate);
+        if (first == NEB_OK) first = s;
     }
+    return first;
 }
 
 static void say(struct neb_chaos *c, struct neb_lab_processes *sites, const char *what)
@@ -238,61 +245,62 @@ static void say(struct neb_chaos *c, struct neb_lab_processes *sites, const char
     neb__lab_processes_say(sites, c->site, text);
 }
 
-static void begin(struct neb_chaos *c, struct neb_lab_processes *sites, const struct neb_chaos_fault *f)
+static neb_status or_not_running(bool done)
 {
-    char text[96];
-    double lasts = f->to - f->from;
-    long jump = (long)(neb__rng_uniform(&c->rng) * 14400) - 7200;
-    switch ((enum kind)f->kind) {
-    case KILL: neb__lab_processes_kill(sites, c->site, lasts); return;
-    case CUT:
-        snprintf(text, sizeof text, "all its lines are cut for %.1f s", lasts);
-        set_lines_down(c, true);
-        break;
-    case ONE_WAY:
-        snprintf(text, sizeof text, "nothing gets from it to %s for %.1f s", neb__lab_name(c->lab, c->other),
-                 lasts);
-        (void)neb__lab_set_down(c->lab, c->site, c->other, true);
-        break;
-    case SLOW_LINE:
-        snprintf(text, sizeof text, "its lines have a twentieth of their rate for %.1f s", lasts);
-        slow_lines(c, true);
-        break;
-    case SLOW_SITE: snprintf(text, sizeof text, "it stands still half of the time for %.1f s", lasts); break;
-    case FULL_DISK:
-        snprintf(text, sizeof text, "its disk is full for %.1f s", lasts);
-        (void)neb__lab_disk_full(c->folder[c->site], true);
-        break;
-    case CLOCK:
-        snprintf(text, sizeof text, "its clock is off by %+ld s", jump);
-        set_clock(c, c->site, jump);
-        break;
-    }
-    say(c, sites, text);
+    return done ? NEB_OK : neb__quiet(NEB_ERR_INVALID, "the site does not run");
 }
 
-static void end(struct neb_chaos *c, struct neb_lab_processes *sites, int kind)
+/* text: what is said of it; empty: it is said elsewhere. */
+static neb_status begin(struct neb_chaos *c, struct neb_lab_processes *sites, const struct neb_chaos_fault *f,
+                        long jump, char *text, size_t size)
+{
+    const double lasts = f->lasts;
+    *text = 0;
+    switch ((enum kind)f->kind) {
+    case KILL: return or_not_running(neb__lab_processes_kill(sites, c->site, lasts));
+    case CUT: snprintf(text, size, "all its lines are cut for %.1f s", lasts); return set_lines_down(c, true);
+    case ONE_WAY:
+        snprintf(text, size, "nothing gets from it to %s for %.1f s", neb__lab_name(c->lab, c->other), lasts);
+        return neb__lab_set_down(c->lab, c->site, c->other, true);
+    case SLOW_LINE:
+        snprintf(text, size, "its lines have a twentieth of their rate for %.1f s", lasts);
+        return slow_lines(c, true);
+    case SLOW_SITE:
+        snprintf(text, size, "it stands still half of the time for %.1f s", lasts);
+        c->still = neb__lab_processes_signal(sites, c->site, SIGSTOP);
+        return or_not_running(c->still);
+    case FULL_DISK:
+        snprintf(text, size, "its disk is full for %.1f s", lasts);
+        return neb__lab_disk_full(c->folder[c->site], true);
+    case CLOCK: snprintf(text, size, "its clock is off by %+ld s", jump); return set_clock(c, c->site, jump);
+    }
+    return NEB_OK;
+}
+
+/* Takes a fault back. NEB_OK: it is over */
+static neb_status end(struct neb_chaos *c, struct neb_lab_processes *sites, int kind)
 {
     switch ((enum kind)kind) {
-    case CUT: set_lines_down(c, false); break;
-    case ONE_WAY: (void)neb__lab_set_down(c->lab, c->site, c->other, false); break;
-    case SLOW_LINE: slow_lines(c, false); break;
+    case CUT: return set_lines_down(c, false);
+    case ONE_WAY: return neb__lab_set_down(c->lab, c->site, c->other, false);
+    case SLOW_LINE: return slow_lines(c, false);
     case SLOW_SITE:
-        neb__lab_processes_signal(sites, c->site, SIGCONT);
+        (void)neb__lab_processes_signal(sites, c->site,
+                                        SIGCONT); /* one that has ended stands still no more */
         c->still = false;
-        break;
-    case FULL_DISK: (void)neb__lab_disk_full(c->folder[c->site], false); break;
+        return NEB_OK;
+    case FULL_DISK: return neb__lab_disk_full(c->folder[c->site], false);
     case KILL:
-    case CLOCK: return;
+    case CLOCK: break;
     }
-    say(c, sites, "over");
+    return NEB_OK;
 }
 
 /* A slow site stands still and goes on in turns. */
 static void keep_slow(struct neb_chaos *c, struct neb_lab_processes *sites, double since)
 {
     bool still = (int)(since / STILL) % 2 == 0;
-    if (still != c->still) neb__lab_processes_signal(sites, c->site, still ? SIGSTOP : SIGCONT);
+    if (still != c->still) (void)neb__lab_processes_signal(sites, c->site, still ? SIGSTOP : SIGCONT);
     c->still = still;
 }
 
@@ -309,42 +317,68 @@ static int draw_kind(struct neb_chaos *c)
     return kind;
 }
 
+static bool reserve(struct neb_chaos *c)
+{
+    if (c->faults < c->cap) return true;
+    int cap = c->cap ? 2 * c->cap : 64;
+    struct neb_chaos_fault *more =
+        cap > FAULTS_MAX ? NULL : neb__realloc(c->fault, (size_t)cap * sizeof *more);
+    if (!more) return false;
+    c->fault = more;
+    c->cap = cap;
+    return true;
+}
+
+/* Every fault takes the same numbers of the seed, whether it can be made or not. */
 static void draw(struct neb_chaos *c, struct neb_lab_processes *sites, double now)
 {
-    if (c->faults == c->cap) {
-        int cap = c->cap ? 2 * c->cap : 64;
-        struct neb_chaos_fault *more =
-            cap > FAULTS_MAX ? NULL : neb__realloc(c->fault, (size_t)cap * sizeof *more);
-        if (!more) return;
-        c->fault = more;
-        c->cap = cap;
-    }
-    int kind = draw_kind(c);
+    char text[128], why[160];
+    int kind = reserve(c) ? draw_kind(c) : -1;
     if (kind < 0) return;
     c->site = (int)neb__rng_below(&c->rng, (uint64_t)c->sites);
     c->other = c->sites > 1 ? (int)neb__rng_below(&c->rng, (uint64_t)c->sites - 1) : 0;
     c->other += c->sites > 1 && c->other >= c->site;
     double lasts = c->every * (0.2 + 0.4 * neb__rng_uniform(&c->rng));
+    long jump = (long)(neb__rng_uniform(&c->rng) * 14400) - 7200;
     struct neb_chaos_fault *f = &c->fault[c->faults++];
-    *f = (struct neb_chaos_fault){.from = now, .to = now + lasts, .kind = kind};
-    c->active = true;
-    begin(c, sites, f);
+    *f = (struct neb_chaos_fault){
+        .from = now, .to = now + lasts, .lasts = lasts, .kind = kind, .site = c->site};
+    if (begin(c, sites, f, jump, text, sizeof text) == NEB_OK) {
+        c->active = true;
+        if (*text) say(c, sites, text);
+        return;
+    }
+    snprintf(why, sizeof why, "%s", neb_last_error());
+    (void)end(c, sites, kind); /* what was done of it */
+    f->failed = true;
+    f->to = now;
+    snprintf(text, sizeof text, "no %s: %.80s", neb__chaos_names[kind], why);
+    say(c, sites, text);
+}
+
+/* A fault that cannot be taken back stays in force and is tried again in a second: the next one waits for it. */
+static void finish(struct neb_chaos *c, struct neb_lab_processes *sites, struct neb_chaos_fault *f,
+                   double now, bool stopping)
+{
+    const bool over = end(c, sites, f->kind) == NEB_OK;
+    f->to = over || stopping ? now : now + 1;
+    c->active = !over && !stopping;
+    if (over && f->kind != KILL && f->kind != CLOCK) say(c, sites, "over");
 }
 
 void neb__chaos_tick(struct neb_chaos *c, struct neb_lab_processes *sites,
                      bool (*trains)(void *arg, int site), void *arg)
 {
     double now = neb__lab_processes_time(sites);
-    const struct neb_chaos_fault *f = c->active ? &c->fault[c->faults - 1] : NULL;
+    struct neb_chaos_fault *f = c->active ? &c->fault[c->faults - 1] : NULL;
     bool stopping = neb__lab_processes_stopping(sites);
     if (f && (now >= f->to || stopping)) {
-        c->active = false;
-        end(c, sites, f->kind);
+        finish(c, sites, f, now, stopping);
     } else if (f && f->kind == SLOW_SITE) {
         keep_slow(c, sites, now - f->from);
     }
     if (stopping || c->active || now < c->next) return;
-    bool killed = c->faults && c->fault[c->faults - 1].kind == KILL;
+    bool killed = c->faults && c->fault[c->faults - 1].kind == KILL && !c->fault[c->faults - 1].failed;
     if (!killed || trains(arg, c->site)) draw(c, sites, now);
     while (c->next <= now) c->next += c->every;
 }

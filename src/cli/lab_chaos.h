@@ -8,7 +8,9 @@ enum { NEB_CHAOS_KINDS = 7 };
 
 struct neb_chaos_fault {
     double from, to; /* seconds since the sites were started */
-    int kind;
+    double lasts;    /* seconds, by the plan */
+    int kind, site;
+    bool failed; /* it is in the plan and could not be made: it does not count */
 };
 
 struct neb_chaos;

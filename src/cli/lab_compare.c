@@ -1,6 +1,7 @@
 /* lab_compare.c: see lab_compare.h.
  *
- * Goodput counts committed tokens alone: work that a kill destroyed, or that came too late to be named, is in no record. Losses
+ * Goodput counts committed tokens alone: work that a kill destroyed, or that came too late to be named, is in no record. It is
+ * counted from the first commit to the last, so that the start and the end of the processes are in neither run's figure. Losses
  * are compared at equal tokens, the lesser of the two runs', so a run that was ended by the clock can be judged, too. */
 #include "cli/lab_compare.h"
 #include "base/file.h"
@@ -13,26 +14,49 @@
 #include <string.h>
 
 enum { POINTS = 400 };
+#define SHORT 60 /* seconds of commits; status files come every two seconds, which is much of less */
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* What the sites say of the run: its tokens, and whether their states are one. */
+void neb__lab_arm_watch(struct neb_lab_arm *a, const struct neb_job *job, double now)
+{
+    double tokens = 0;
+    if (now - a->looked < 0.5) return;
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    if (!f) return;
+    a->looked = now;
+    for (int i = 0; i < job->n_sites; i++)
+        if (neb__lab_status(job, i, f)) tokens = fmax(tokens, (double)f->site[f->self].run_tokens);
+    neb__free(f);
+    if (tokens <= a->last.tokens) return;
+    a->last.t = now;
+    a->last.tokens = tokens;
+    if (!(a->first.tokens > 0)) a->first = a->last;
+}
+
+/* What the sites say of the run: its tokens, and whether their states are one. Sites at one record with two roots differ;
+ * a site at another record than the others has yet to catch up. */
 static neb_status read_statuses(const struct neb_job *job, struct neb_lab_arm *a)
 {
     struct neb_status_file *f = NEB_NEW(struct neb_status_file);
     if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
-    char root[sizeof f->site[0].root] = "";
-    int64_t record = -1;
-    a->one_root = true;
+    struct {
+        char root[sizeof f->site[0].root];
+        int64_t record;
+    } seen[NEB_JOB_SITES] = {0};
+    a->root = NEB_ROOT_ONE;
     for (int i = 0; i < job->n_sites; i++) {
         bool read = neb__lab_status(job, i, f);
         const struct neb_site_status *s = &f->site[read ? f->self : 0];
-        if (read && record < 0) {
-            record = s->root_record;
-            snprintf(root, sizeof root, "%s", s->root);
-        }
-        a->one_root = a->one_root && read && *s->root && s->root_record == record && !strcmp(root, s->root);
+        if (read) snprintf(seen[i].root, sizeof seen[i].root, "%s", s->root);
+        seen[i].record = read ? s->root_record : -1;
         if (read) a->tokens = fmax(a->tokens, (double)s->run_tokens);
+        if (!*seen[i].root || seen[i].record != seen[0].record)
+            a->root = a->root == NEB_ROOT_DIFFERENT ? a->root : NEB_ROOT_UNKNOWN;
+        for (int k = 0; k < i; k++)
+            if (*seen[i].root && *seen[k].root && seen[k].record == seen[i].record &&
+                strcmp(seen[i].root, seen[k].root) != 0)
+                a->root = NEB_ROOT_DIFFERENT;
     }
     neb__free(f);
     return NEB_OK;
@@ -104,35 +128,49 @@ void neb__lab_arm_free(struct neb_lab_arm *a)
 
 struct verdict {
     double goodput, loss[2], worse; /* loss: without faults, with them; worse: per cent */
-    int kinds[NEB_CHAOS_KINDS];
+    bool brief;                     /* too short for the goodput to mean anything */
+    int faults, kinds[NEB_CHAOS_KINDS];
 };
 
-static struct verdict judge(const struct neb_lab_arm *calm, const struct neb_lab_arm *chaos,
-                            const struct neb_chaos_fault *fault, int faults)
+/* Seconds from the first commit to the last. */
+static double span(const struct neb_lab_arm *a)
 {
-    struct verdict v = {0};
-    double rate = calm->tokens / fmax(calm->seconds, 1e-9);
-    v.goodput = rate > 0 ? chaos->tokens / fmax(chaos->seconds, 1e-9) / rate : 0;
-    double tokens = fmin(neb__series_last(&calm->trained), neb__series_last(&chaos->trained));
-    v.loss[0] = neb__series_at(&calm->loss, tokens);
-    v.loss[1] = neb__series_at(&chaos->loss, tokens);
+    return a->last.t - a->first.t;
+}
+
+static double rate(const struct neb_lab_arm *a)
+{
+    if (span(a) > 1) return (a->last.tokens - a->first.tokens) / span(a);
+    return a->tokens / fmax(a->seconds, 1e-9);
+}
+
+static struct verdict judge(const struct neb_lab_pair *p)
+{
+    struct verdict v = {.brief = span(p->calm) < SHORT || span(p->chaos) < SHORT};
+    v.goodput = rate(p->calm) > 0 ? rate(p->chaos) / rate(p->calm) : 0;
+    double tokens = fmin(neb__series_last(&p->calm->trained), neb__series_last(&p->chaos->trained));
+    v.loss[0] = neb__series_at(&p->calm->loss, tokens);
+    v.loss[1] = neb__series_at(&p->chaos->loss, tokens);
     v.worse = v.loss[0] > 0 ? 100 * (v.loss[1] / v.loss[0] - 1) : 0;
-    for (int i = 0; i < faults; i++) v.kinds[fault[i].kind]++;
+    for (int i = 0; i < p->faults; i++) {
+        v.kinds[p->fault[i].kind] += !p->fault[i].failed;
+        v.faults += !p->fault[i].failed;
+    }
     return v;
 }
 
 static void print_arm(const char *name, const struct neb_lab_arm *a, double loss)
 {
-    char tokens[32], rate[32];
+    static const char *const roots[] = {"one", "not all known", "DIFFERENT"};
+    char tokens[32], per_second[32];
     neb__format_count(a->tokens, tokens, sizeof tokens);
-    neb__format_count(a->tokens / fmax(a->seconds, 1e-9), rate, sizeof rate);
-    printf("%-15s %9s %10s %8.0f s %8.4f  %s\n", name, tokens, rate, a->seconds, loss,
-           a->one_root ? "one" : "DIFFERENT, or not all known");
+    neb__format_count(rate(a), per_second, sizeof per_second);
+    printf("%-15s %9s %10s %8.0f s %8.4f  %s\n", name, tokens, per_second, a->seconds, loss, roots[a->root]);
 }
 
-static void print_faults(const struct verdict *v, int faults)
+static void print_faults(const struct verdict *v)
 {
-    printf("%d faults:", faults);
+    printf("%d faults:", v->faults);
     for (int k = 0, first = 1; k < NEB_CHAOS_KINDS; k++) {
         if (!v->kinds[k]) continue;
         printf("%s %d %s", first ? "" : ",", v->kinds[k], neb__chaos_names[k]);
@@ -141,17 +179,25 @@ static void print_faults(const struct verdict *v, int faults)
     printf("\n");
 }
 
-static neb_status print_json(const struct verdict *v, const struct neb_lab_arm *calm,
-                             const struct neb_lab_arm *chaos, int faults, FILE *to)
+static json_t *fault_json(const struct neb_lab_pair *p, const struct neb_chaos_fault *f)
 {
-    json_t *kinds = json_object();
+    return json_pack("{s:f,s:s,s:s,s:f,s:b}", "time", f->from, "site", p->job->site[f->site].name, "kind",
+                     neb__chaos_names[f->kind], "seconds", f->lasts, "happened", !f->failed);
+}
+
+static neb_status print_json(const struct neb_lab_pair *p, const struct verdict *v, FILE *to)
+{
+    const struct neb_lab_arm *calm = p->calm, *chaos = p->chaos;
+    json_t *kinds = json_object(), *faults = json_array();
     for (int k = 0; k < NEB_CHAOS_KINDS; k++)
         json_object_set_new(kinds, neb__chaos_names[k], json_integer(v->kinds[k]));
-    json_t *o =
-        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:i,s:o}", "goodput", v->goodput, "loss", v->loss[1],
-                  "loss.calm", v->loss[0], "loss.worse", v->worse, "tokens", chaos->tokens, "tokens.calm",
-                  calm->tokens, "seconds", chaos->seconds, "seconds.calm", calm->seconds, "one_root",
-                  chaos->one_root && calm->one_root, "faults", faults, "kinds", kinds);
+    for (int i = 0; i < p->faults; i++) json_array_append_new(faults, fault_json(p, &p->fault[i]));
+    json_t *o = json_pack("{s:f,s:b,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:i,s:o,s:o}", "goodput", v->goodput,
+                          "goodput.short", v->brief, "loss", v->loss[1], "loss.calm", v->loss[0],
+                          "loss.worse", v->worse, "tokens", chaos->tokens, "tokens.calm", calm->tokens,
+                          "seconds", chaos->seconds, "seconds.calm", calm->seconds, "one_root",
+                          chaos->root == NEB_ROOT_ONE && calm->root == NEB_ROOT_ONE, "faults.count",
+                          v->faults, "kinds", kinds, "faults", faults);
     int bad = o ? json_dumpf(o, to, JSON_INDENT(1)) : -1;
     json_decref(o);
     fprintf(to, "\n");
@@ -160,10 +206,10 @@ static neb_status print_json(const struct verdict *v, const struct neb_lab_arm *
 
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
-static neb_status draw_page(const struct neb_lab_arm *calm, const struct neb_lab_arm *chaos,
-                            const struct verdict *v, const struct neb_report *shaded, int faults,
-                            struct neb_buf *out)
+static neb_status draw_page(const struct neb_lab_pair *pair, const struct verdict *v,
+                            const struct neb_report *shaded, struct neb_buf *out)
 {
+    const struct neb_lab_arm *calm = pair->calm, *chaos = pair->chaos;
     struct neb_plot_line work[] = {{"without faults", 0, &calm->trained, NULL, NULL, false},
                                    {"with faults", 1, &chaos->trained, NULL, NULL, false}};
     struct neb_plot_line loss[] = {{"without faults", 0, &calm->loss, NULL, NULL, false},
@@ -177,9 +223,9 @@ static neb_status draw_page(const struct neb_lab_arm *calm, const struct neb_lab
                          .from_zero = true,
                          .time = true,
                          .run = shaded};
-    char says[160];
-    snprintf(says, sizeof says, "%d faults; goodput %.1f %% of the run without faults; loss %+.2f %%", faults,
-             100 * v->goodput, v->worse);
+    char says[200];
+    snprintf(says, sizeof says, "%d faults; goodput %.1f %% of the run without faults%s; loss %+.2f %%",
+             v->faults, 100 * v->goodput, v->brief ? " (too short for a figure)" : "", v->worse);
     NEB_TRY(neb__report_begin("A run under faults", says, out));
     NEB_TRY(neb__plot_lines(&p, out));
     p = (struct neb_plot){.title = "Loss against tokens",
@@ -192,34 +238,38 @@ static neb_status draw_page(const struct neb_lab_arm *calm, const struct neb_lab
     return neb__report_end(out);
 }
 
-static neb_status write_page(const struct neb_lab_arm *calm, const struct neb_lab_arm *chaos,
-                             const struct verdict *v, const struct neb_chaos_fault *fault, int faults,
-                             const char *path)
+static neb_status write_page(const struct neb_lab_pair *p, const struct verdict *v, const char *path)
 {
     struct neb_report *shaded = NEB_NEW(struct neb_report);
     struct neb_buf page;
     if (!shaded) return neb__fail(NEB_ERR_NOMEM, "out of memory for a page");
-    for (int i = 0; i < faults && shaded->gaps < NEB_REPORT_GAPS; i++)
-        shaded->gap[shaded->gaps++] = (struct neb_report_gap){fault[i].from, fault[i].to};
+    for (int i = 0; i < p->faults && shaded->gaps < NEB_REPORT_GAPS; i++) {
+        const struct neb_chaos_fault *f = &p->fault[i];
+        struct neb_report_gap *g = &shaded->gap[shaded->gaps];
+        if (f->failed) continue;
+        *g = (struct neb_report_gap){.from = f->from, .to = f->to};
+        snprintf(g->what, sizeof g->what, "%s %.40s", neb__chaos_names[f->kind], p->job->site[f->site].name);
+        shaded->gaps++;
+    }
     neb__buf_init(&page, 16 << 20);
-    neb_status s = draw_page(calm, chaos, v, shaded, faults, &page);
+    neb_status s = draw_page(p, v, shaded, &page);
     if (s == NEB_OK) s = neb__file_replace(path, page.data, page.len, 0600);
     neb__buf_free(&page);
     neb__free(shaded);
     return s;
 }
 
-neb_status neb__lab_compare(const struct neb_lab_arm *calm, const struct neb_lab_arm *chaos,
-                            const struct neb_chaos_fault *fault, int faults, const char *path, FILE *json)
+neb_status neb__lab_compare(const struct neb_lab_pair *p, const char *path, FILE *json)
 {
-    struct verdict v = judge(calm, chaos, fault, faults);
+    struct verdict v = judge(p);
     printf("\n%-15s %9s %10s %10s %8s  %s\n", "", "tokens", "tokens/s", "time", "loss", "state root");
-    print_arm("without faults", calm, v.loss[0]);
-    print_arm("with faults", chaos, v.loss[1]);
-    print_faults(&v, faults);
-    printf("goodput %.3f of the run without faults; loss %+.2f %% at equal tokens%s\n", v.goodput, v.worse,
-           calm->held_out ? " (held-out text)" : " (the sites' own batches)");
-    NEB_TRY(write_page(calm, chaos, &v, fault, faults, path));
+    print_arm("without faults", p->calm, v.loss[0]);
+    print_arm("with faults", p->chaos, v.loss[1]);
+    print_faults(&v);
+    printf("goodput %.3f of the run without faults%s; loss %+.2f %% at equal tokens%s\n", v.goodput,
+           v.brief ? " (too short for a figure: less than a minute of commits)" : "", v.worse,
+           p->calm->held_out ? " (held-out text)" : " (the sites' own batches)");
+    NEB_TRY(write_page(p, &v, path));
     printf("plots: %s\n", path);
-    return json ? print_json(&v, calm, chaos, faults, json) : NEB_OK;
+    return json ? print_json(p, &v, json) : NEB_OK;
 }

@@ -2,14 +2,16 @@
  *
  * The disk is a tmpfs. Its size can be changed while files on it are open: a size of what is used makes it full, at once and
  * without a byte of ballast, and the sites' writes fail with ENOSPC as on any full disk. Opening and closing copy the folder's
- * files with `cp -a` through a folder beside it, DISK.moving, so that a laboratory goes on where the last one ended. A
- * laboratory that was killed leaves its disk mounted: the next open brings those files back first. */
+ * files with `cp -a` through a folder beside it, DISK.moving, so that a laboratory goes on where the last one ended. The disks are
+ * in a mount namespace of the laboratory and its sites. So a laboratory that is killed leaves none: the kernel takes them away with
+ * the last of these processes, and what was on them is lost. */
 #define _GNU_SOURCE
 #include "cli/lab_disk.h"
 #include "base/file.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -52,6 +54,13 @@ static bool is_mounted(const char *folder)
     snprintf(parent, sizeof parent, "%s/..", folder);
     return !stat(folder, &here) && !stat(parent, &above) && here.st_dev != above.st_dev &&
            !statfs(folder, &fs) && fs.f_type == TMPFS;
+}
+
+neb_status neb__lab_disk_alone(void)
+{
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL))
+        return neb__quiet(NEB_ERR_UNSUPPORTED, "no mounts of one's own: %s", strerror(errno));
+    return NEB_OK;
 }
 
 neb_status neb__lab_disk_open(const char *folder)

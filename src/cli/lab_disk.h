@@ -7,6 +7,10 @@
 
 #include <stdbool.h>
 
+/* Gives this process mounts of its own: what is mounted from now on ends with it and the sites, however they end, and only they
+ * see it. NEB_ERR_UNSUPPORTED (quiet): it may not. */
+neb_status neb__lab_disk_alone(void);
+
 /* Puts a disk in memory under the folder, which exists; what was in it comes along.
  *   NEB_ERR_UNSUPPORTED (quiet)  this process may not mount
  *   NEB_ERR_IO, NEB_ERR_NOMEM    the folder is as it was */

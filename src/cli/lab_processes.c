@@ -298,15 +298,17 @@ static int running(const struct neb_lab_processes *c)
     return n;
 }
 
-void neb__lab_processes_signal(struct neb_lab_processes *c, int site, int sig)
+bool neb__lab_processes_signal(struct neb_lab_processes *c, int site, int sig)
 {
-    if (c->member[site].handle >= 0) (void)neb__lab_kill(c->lab, c->member[site].handle, sig);
+    const int handle = c->member[site].handle;
+    if (handle < 0) return false;
+    return neb__lab_kill(c->lab, handle, sig) == NEB_OK;
 }
 
-void neb__lab_processes_kill(struct neb_lab_processes *c, int site, double away)
+bool neb__lab_processes_kill(struct neb_lab_processes *c, int site, double away)
 {
-    if (c->stopping) return;
-    (void)plan_kill(c, &(struct killing){.site = site, .at = neb__lab_processes_time(c), .away = away});
+    if (c->stopping || c->member[site].handle < 0) return false;
+    return plan_kill(c, &(struct killing){.site = site, .at = neb__lab_processes_time(c), .away = away});
 }
 
 static neb_status carry_out_kills(struct neb_lab_processes *c, double now)

@@ -20,9 +20,9 @@ neb_status neb__lab_processes_plan_kills(struct neb_lab_processes *c, const char
 void neb__lab_processes_revive(struct neb_lab_processes *c, int times);
 
 /* For a tick: kills a site now, as by plan, and starts it again after `away` seconds; sends its processes a signal; prints a
- * line in its name. Without effect on a site that does not run. */
-void neb__lab_processes_kill(struct neb_lab_processes *c, int site, double away);
-void neb__lab_processes_signal(struct neb_lab_processes *c, int site, int sig);
+ * line in its name. False: the site does not run, and nothing happens. */
+bool neb__lab_processes_kill(struct neb_lab_processes *c, int site, double away);
+bool neb__lab_processes_signal(struct neb_lab_processes *c, int site, int sig);
 void neb__lab_processes_say(struct neb_lab_processes *c, int site, const char *what);
 /* Of this start of the site, unix seconds; 0: it does not run. */
 double neb__lab_processes_started(const struct neb_lab_processes *c, int site);

@@ -204,6 +204,7 @@ enum { REVIVALS = 20 }; /* of a site that fails under faults */
 struct ticking {
     struct panel panel;
     struct neb_chaos *chaos; /* NULL: no faults */
+    struct neb_lab_arm *arm; /* NULL: nothing is compared */
 };
 
 /* By what the site's present process has said itself. */
@@ -223,11 +224,12 @@ static void tick(void *arg)
 {
     struct ticking *t = arg;
     if (t->chaos) neb__chaos_tick(t->chaos, t->panel.sites, trains, t);
+    if (t->arm) neb__lab_arm_watch(t->arm, t->panel.job, neb__lab_processes_time(t->panel.sites));
     if (isatty(STDOUT_FILENO)) draw_panel(&t->panel);
 }
 
 static neb_status run_sites(const struct options *o, const struct neb_lab_plan *p, char **scripts[],
-                            struct neb_chaos *chaos, int *status, double *seconds)
+                            struct neb_chaos *chaos, struct neb_lab_arm *arm, int *status)
 {
     struct neb_site_command command[NEB_LAB_SITES] = {0};
     const struct neb_job *job = p->job;
@@ -239,9 +241,9 @@ static neb_status run_sites(const struct options *o, const struct neb_lab_plan *
     if (s == NEB_OK && o->kill) s = neb__lab_processes_plan_kills(sites, o->kill);
     if (s == NEB_OK) neb__lab_processes_limit(sites, o->time);
     if (s == NEB_OK && chaos) neb__lab_processes_revive(sites, REVIVALS);
-    struct ticking ticking = {.panel = {.job = job, .sites = sites}, .chaos = chaos};
+    struct ticking ticking = {.panel = {.job = job, .sites = sites}, .chaos = chaos, .arm = arm};
     if (s == NEB_OK) s = neb__lab_processes_run(sites, tick, &ticking, status);
-    if (sites) *seconds = neb__lab_processes_time(sites);
+    if (sites && arm) arm->seconds = neb__lab_processes_time(sites);
     neb__lab_processes_free(sites);
     for (int i = 0; i < job->n_sites; i++) neb__site_command_free(&command[i]);
     return s;
@@ -290,9 +292,10 @@ static neb_status check_job(const struct options *o, const struct neb_job *job, 
     return NEB_OK;
 }
 
-/* One laboratory from its making to the end of its sites. chaos: gets faults every so many seconds; NULL: without. */
+/* One laboratory from its making to the end of its sites. chaos: gets faults every so many seconds, arm: what is compared; both
+ * NULL: without. */
 static neb_status run_lab(const struct neb_call *c, const struct neb_job *job, double every,
-                          struct neb_chaos **chaos, int *status, double *seconds)
+                          struct neb_chaos **chaos, struct neb_lab_arm *arm, int *status)
 {
     const struct options *o = c->options;
     struct neb_lab_plan plan = {
@@ -308,8 +311,7 @@ static neb_status run_lab(const struct neb_call *c, const struct neb_job *job, d
     if (s == NEB_OK && has_relay(o)) s = neb__lab_relay_start(&relay, plan.lab);
     if (s == NEB_OK && chaos) s = make_chaos(o, every, job, plan.lab, chaos);
     say_what_runs(o, &plan);
-    if (s == NEB_OK)
-        s = run_sites(o, &plan, c->command ? scripts : NULL, chaos ? *chaos : NULL, status, seconds);
+    if (s == NEB_OK) s = run_sites(o, &plan, c->command ? scripts : NULL, chaos ? *chaos : NULL, arm, status);
     neb__lab_relay_end(&relay, plan.lab);
     neb__lab_destroy(plan.lab);
     return s;
@@ -317,11 +319,10 @@ static neb_status run_lab(const struct neb_call *c, const struct neb_job *job, d
 
 static neb_status run_job(const struct neb_call *c, const struct neb_job *job, int *status)
 {
-    double seconds = 0;
     NEB_TRY(check_job(c->options, job, c->command));
     NEB_TRY(neb__file_make_dir(job->out, 0700));
     if (!c->command) NEB_TRY(prepare(job));
-    NEB_TRY(run_lab(c, job, 0, NULL, status, &seconds));
+    NEB_TRY(run_lab(c, job, 0, NULL, NULL, status));
     return *status == 0 || *status > 128 ? neb__lab_summary(job, c->command) : NEB_OK;
 }
 
@@ -346,11 +347,24 @@ static neb_status run_arm(const struct neb_call *c, const struct neb_job *job, c
     own.out = out;
     own.cache = cache;
     printf("\n== %s\n", isinf(every) ? "without faults" : "with faults");
-    NEB_TRY(run_lab(c, &own, every, chaos, status, &arm->seconds));
+    NEB_TRY(run_lab(c, &own, every, chaos, arm, status));
     if (*status && *status <= 128) return NEB_OK;
     neb__chaos_unmount(*chaos);
     NEB_TRY(neb__lab_summary(&own, c->command));
     return neb__lab_arm_read(&own, arm);
+}
+
+/* A run that --time ended leaves its sites at different records. */
+static neb_status check_roots(const struct options *o, const struct neb_lab_arm *calm,
+                              const struct neb_lab_arm *rough)
+{
+    const bool differ = calm->root == NEB_ROOT_DIFFERENT || rough->root == NEB_ROOT_DIFFERENT;
+    const bool known = calm->root == NEB_ROOT_ONE && rough->root == NEB_ROOT_ONE;
+    if (known || (!differ && o->time > 0)) return NEB_OK;
+    return neb__fail(NEB_ERR_CORRUPT,
+                     "the sites do not end with one state root%s: nebula-i status shows what each has, and "
+                     "its log why",
+                     differ ? "" : ", or it is not known of all");
 }
 
 static neb_status compare(const struct neb_call *c, const struct neb_job *job, FILE *json, int *status)
@@ -358,7 +372,6 @@ static neb_status compare(const struct neb_call *c, const struct neb_job *job, F
     struct neb_lab_arm calm = {0}, rough = {0};
     const struct options *o = c->options;
     struct neb_chaos *none = NULL, *chaos = NULL;
-    const struct neb_chaos_fault *fault = NULL;
     char page[PATH_MAX];
     NEB_TRY(check_job(c->options, job, c->command));
     NEB_TRY(neb__file_make_dir(job->out, 0700));
@@ -366,9 +379,11 @@ static neb_status compare(const struct neb_call *c, const struct neb_job *job, F
     neb_status s = run_arm(c, job, "calm", INFINITY, &none, &calm, status);
     if (s == NEB_OK && !*status) s = run_arm(c, job, "chaos", o->chaos, &chaos, &rough, status);
     if (s == NEB_OK && !*status) {
-        int faults = neb__chaos_faults(chaos, &fault);
+        struct neb_lab_pair pair = {.job = job, .calm = &calm, .chaos = &rough};
+        pair.faults = neb__chaos_faults(chaos, &pair.fault);
         snprintf(page, sizeof page, "%s/chaos.html", job->out);
-        s = neb__lab_compare(&calm, &rough, fault, faults, page, json);
+        s = neb__lab_compare(&pair, page, json);
+        if (s == NEB_OK) s = check_roots(o, &calm, &rough);
     }
     neb__chaos_free(none);
     neb__chaos_free(chaos);

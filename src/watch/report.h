@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-enum { NEB_REPORT_SITES = 64, NEB_REPORT_GAPS = 32 };
+enum { NEB_REPORT_SITES = 64, NEB_REPORT_GAPS = 64 };
 
 struct neb_series {
     double *t, *v; /* t: seconds since the run began, or tokens */
@@ -41,9 +41,10 @@ struct neb_report_site {
     int languages; /* 0: there is one, or no such text */
 };
 
-/* A time in which a site did not reach another one. */
+/* A time in which a site did not reach another one, or something else was in force. */
 struct neb_report_gap {
     double from, to;
+    char what[64]; /* is written on its shade; "": a line was down */
 };
 
 struct neb_report {

@@ -210,7 +210,7 @@ static void add_gap(struct neb_report *r, double from, double to)
         g->from = fmin(g->from, from), g->to = fmax(g->to, to);
         return;
     }
-    if (r->gaps < NEB_REPORT_GAPS) r->gap[r->gaps++] = (struct neb_report_gap){from, to};
+    if (r->gaps < NEB_REPORT_GAPS) r->gap[r->gaps++] = (struct neb_report_gap){.from = from, .to = to};
 }
 
 /* A gap lasts from the first sign (a heartbeat without an answer, or a lost link) to the next answer or link. A site

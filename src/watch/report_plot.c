@@ -189,7 +189,7 @@ static neb_status begin(const char *title, const char *says, struct neb_buf *out
     return neb__buf_printf(out, "</p>");
 }
 
-/* Shades the times in which a line was down. */
+/* Shades the times in which a line was down, or what the gap says was in force. */
 static neb_status gaps(const struct frame *f, const struct neb_report *r, double top, double bottom,
                        struct neb_buf *out)
 {
@@ -197,9 +197,16 @@ static neb_status gaps(const struct frame *f, const struct neb_report *r, double
         const struct neb_report_gap *g = &r->gap[i];
         NEB_TRY(neb__buf_printf(out,
                                 "<rect class=\"gap\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">"
-                                "<title>a line was down from %.1f to %.1f s</title></rect>\n",
-                                px(f, g->from), top, fmax(1, px(f, g->to) - px(f, g->from)), bottom - top,
-                                g->from, g->to));
+                                "<title>",
+                                px(f, g->from), top, fmax(1, px(f, g->to) - px(f, g->from)), bottom - top));
+        NEB_TRY(neb__report_html(out, *g->what ? g->what : "a line was down"));
+        NEB_TRY(neb__buf_printf(out, " from %.1f to %.1f s</title></rect>\n", g->from, g->to));
+        if (!*g->what) continue;
+        double x = (px(f, g->from) + px(f, g->to)) / 2 - 3;
+        NEB_TRY(neb__buf_printf(out, "<text class=\"shade\" transform=\"translate(%.1f %.1f) rotate(90)\">",
+                                x, top + 4));
+        NEB_TRY(neb__report_html(out, g->what));
+        NEB_TRY(neb__buf_printf(out, "</text>\n"));
     }
     return NEB_OK;
 }
