@@ -1,6 +1,7 @@
 #!/bin/bash
-# A run that does not end as planned still leaves what it can. Three cases: the disk has no room for the last checkpoint; the
-# tokenised text is shortened while it is mapped; the laboratory gets a signal, and its sites hear of it late.
+# A run that does not end as planned still leaves what it can. Four cases: the disk has no room for the last checkpoint; the
+# tokenised text is shortened while it is mapped; a notice is too short for a step; the laboratory gets a signal, and its sites
+# hear of it late.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -48,6 +49,25 @@ cat kept > $tok
 steps=$((at + 4))
 "$nebula" train one.yaml out=cut cache=cut.data train.steps=$steps train.schedule=constant > on.log 2>&1 || fail "the training does not go on"
 grep -q "going on from step $at" on.log || fail "the training does not go on from step $at"
+
+# ---- a notice with a deadline ----
+long="train.micro=500 train.tokens=256 train.steps=2 train.log_every=1"
+"$nebula" train one.yaml out=calm $long train.notice=100s > calm.log 2>&1 || fail "a run with a notice that never comes"
+notice() { # NAME TIME: a notice in the second step, which takes much longer than it allows
+    "$nebula" train one.yaml out=$1 $long train.notice=$2 > $1.log 2>&1 & pid=$!
+    waits $1.log "step 1/2"
+    sleep 0.3
+    kill -TERM $pid
+    wait $pid && fail "$1: a training that was stopped reported success"
+    if grep -q "step 2/2" $1.log; then fail "$1: the step was made all the same"; fi
+}
+notice soon 1s
+grep -q "stopped at step 1; the same command goes on" soon.log || fail "no checkpoint of the step before"
+"$nebula" train one.yaml out=soon $long > soon.on.log 2>&1 || fail "a training does not go on after its notice"
+grep -q "going on from step 1" soon.on.log || fail "the step that was given up counts"
+cmp -s calm/model.safetensors soon/model.safetensors || fail "a step that was given up has changed the model"
+notice now 1ms
+grep -q "stopped after step 1 without a checkpoint.* goes on from step 0" now.log || fail "a checkpoint was begun too late"
 
 # ---- signals ----
 [ -x "$(command -v pgrep)" ] || { echo "stop: skipped the signals: pgrep is missing"; exit 0; }

@@ -125,6 +125,10 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(speed, NEB_OPT_REAL, "0", "tokens/s",
           "most tokens a second, for a machine that is shared, or a slow site in the laboratory; 0: no limit",
           NEB_OPT_RANGE(0, 1e12)),
+    TRAIN(notice, NEB_OPT_TIME, "0", NULL,
+          "time between the machine's notice (SIGTERM and others) and its end: a step or a checkpoint that "
+          "will not fit is left out; 0: the present step and a checkpoint are always made",
+          NEB_OPT_RANGE(0, 1e6)),
     TRAIN(memory, NEB_OPT_BYTES, "0", NULL,
           "most memory of the device that this training may take; 0: all that is free",
           NEB_OPT_RANGE(0, 1e15)),

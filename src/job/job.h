@@ -48,7 +48,7 @@ struct neb_job_tokenizer {
 struct neb_job_train {
     int64_t steps, tokens, max_len, micro, warmup, eval_every, save_every, keep, log_every, threads, average,
         memory;
-    double minutes, speed;
+    double minutes, speed, notice;
     double lr, floor, decay_share, weight_decay, clip, beta1, beta2, mask, temperature, rtd_weight;
     char *schedule, *device, *dtype, *rtd_embeddings;
     char *optimizer, *muon_dtype, *muon_also; /* patterns; NULL: none */

@@ -486,7 +486,7 @@ static bool is_local(const char *path)
         "out",         "cache",           "train.threads",    "train.log_every",     "train.device",
         "train.dtype", "train.keep",      "train.save_every", "train.fallback",      "tokenizer.file",
         "init.from",   "distill.teacher", "distill.encoder",  "tokenizer.numbering", "train.muon_dtype",
-        "train.speed"};
+        "train.speed", "train.notice"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(path, keys[i])) return true;
     if (!strncmp(path, "parallel.", 9) || !strncmp(path, "watch.", 6) || !strncmp(path, "privacy.", 8))

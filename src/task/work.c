@@ -231,6 +231,8 @@ void neb__work_close(struct neb_work *w)
 {
     if (!w) return;
     neb__prefetch_stop(w->ahead);
+    neb__buf_free(&w->before);
+    neb__free(w->load);
     neb__work_close_private(w);
     neb__batches_free(w->stream);
     if (w->steps->close) w->steps->close(w);

@@ -153,6 +153,11 @@ neb_param *neb__work_table(struct neb_work *w);
 void neb__work_stage_times(const struct neb_work *w, double *all_s, double *idle_s);
 double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */
 int64_t neb__work_batches(const struct neb_work *w); /* micro-batches that went into steps, ever */
+/* Asks `asks` before each micro-batch whether to give the step up; NULL: nobody. A step that was given up has returned
+ * NEB_ERR_CANCELLED and has changed nothing. False: such steps cannot be given up, because other processes take part in them, or
+ * because they cost privacy. */
+bool neb__work_may_give_up(struct neb_work *w, bool (*asks)(void *arg), void *arg);
+bool neb__work_gave_up(const struct neb_work *w);
 /* The last step failed because its text cannot be read, and has changed nothing: parameters, moments and position are those
  * before it. */
 bool neb__work_text_failed(const struct neb_work *w);

@@ -72,6 +72,11 @@ struct neb_work {
     struct neb_work_private *privacy; /* work_private.c; NULL: plain steps */
     struct neb_batches *stream;
     struct neb_prefetch *ahead;
+    bool (*asks)(void *arg); /* whether to give the present step up; NULL: nobody does, and load, too */
+    neb_status (**load)(void *piece); /* (runs) what is asked before */
+    void *asks_arg;
+    bool gave_up;
+    struct neb_buf before;        /* the position before the step, where somebody asks */
     bool text_failed;             /* the last step had no batches, and has changed nothing */
     struct neb_work_part *pieces; /* (runs) of the present step */
     struct neb_micro *micros;

@@ -3,9 +3,12 @@
  * A step is a list of runs, which the objective makes of its batches; each loads its batch just before it
  * computes. A site without text has batches without their ids, filled by work_outline.c. Here are also the runs of the objectives with one model. */
 #include "task/work_internal.h"
+#include "base/mem.h"
 #include "optim/optimizer.h"
 #include "task/samples.h"
 #include "task/teacher.h"
+
+#include <string.h>
 
 enum { AHEAD = 4 };
 
@@ -70,12 +73,48 @@ static int64_t rows_of(const struct neb_batch *b)
     return (int64_t)b->side[0].used + (b->sides > 1 ? b->side[1].used : 0);
 }
 
+static neb_status load_or_give_up(void *piece)
+{
+    struct neb_work_part *p = piece;
+    struct neb_work *w = p->work;
+    w->gave_up = w->gave_up || w->asks(w->asks_arg);
+    return w->gave_up ? neb__quiet(NEB_ERR_CANCELLED, "the step was given up") : w->load[p - w->pieces](p);
+}
+
+bool neb__work_may_give_up(struct neb_work *w, bool (*asks)(void *arg), void *arg)
+{
+    const bool alone = !neb__work_is_split(w) && neb__group_size(neb__layout_data(w->layout)) == 1 &&
+                       !neb__work_has_stage(w) && !w->links.retarget && !w->links.sampled;
+    if (strcmp(w->job->parallel.offload, "none") != 0)
+        return false; /* its values are on their way meanwhile */
+    if (!alone || neb__work_wants_privacy(w)) return false;
+    w->load = neb__calloc((size_t)(NEB_WORK_RUNS * w->job->train.micro), sizeof *w->load);
+    if (!w->load) return false;
+    neb__buf_init(&w->before, 64u << 20);
+    w->asks = asks;
+    w->asks_arg = arg;
+    return true;
+}
+
+bool neb__work_gave_up(const struct neb_work *w)
+{
+    return w->gave_up;
+}
+
+/* The micro-batches of the step that was given up come once more. */
+static neb_status go_back(struct neb_work *w)
+{
+    NEB_TRY(neb__work_load_position(w, w->before.data, w->before.len));
+    return NEB_ERR_CANCELLED;
+}
+
 void neb__work_add_run(struct neb_work *w, struct neb_batch *b, neb_status (*load)(void *), neb_model_fn fn,
                        double weight)
 {
     int at = w->runs++;
     w->pieces[at] = (struct neb_work_part){w, b, &w->micros[at]};
-    w->micros[at] = (struct neb_micro){load, fn, &w->pieces[at], 0, weight};
+    if (w->asks) w->load[at] = load;
+    w->micros[at] = (struct neb_micro){w->asks ? load_or_give_up : load, fn, &w->pieces[at], 0, weight};
 }
 
 /* Another rank makes these runs; here only their weights count. */
@@ -151,6 +190,10 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
     if (neb__work_wants_privacy(w)) return neb__work_private_step(w, lr, out);
     if (!w->ahead && neb__work_has_text(w))
         NEB_TRY(neb__prefetch_start(w->stream, AHEAD + (int)w->job->train.micro, &w->ahead));
+    if (w->asks) {
+        neb__buf_clear(&w->before);
+        NEB_TRY(neb__work_save_position(w, &w->before));
+    }
     int64_t tokens;
     struct neb_step_info info = {0};
     struct neb_reduce space;
@@ -164,6 +207,7 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
     bool done = status == NEB_OK || status == NEB_ERR_NONFINITE;
     neb_status ended = w->steps->end_step ? w->steps->end_step(w, done) : NEB_OK;
     give_back(w);
+    if (w->gave_up) return go_back(w);
     if (!done) return status;
     NEB_TRY(ended);
     *out = (struct neb_work_step){

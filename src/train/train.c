@@ -5,6 +5,7 @@
  * notice of a pre-emption several times over: a scheduler signals the step and its processes, a terminal hangs up. What
  * comes within a few seconds is the same notice, unless somebody types it. */
 #include "train/train.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "privacy/ledger.h"
@@ -20,7 +21,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- signals ------------------------------------------------------------------------------------------- */
@@ -28,7 +28,7 @@
 enum { RANK_LOSSES = 3, NOTICE_S = 4 };
 
 static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
-static volatile sig_atomic_t asked_at;      /* s */
+static _Atomic int64_t asked_ns;            /* when */
 
 /* The launcher takes any other signal of a rank for a lost rank, and reports its own instead. */
 int neb__train_signal(void)
@@ -36,23 +36,22 @@ int neb__train_signal(void)
     return asked_to_stop && neb__group_started() ? SIGINT : asked_to_stop;
 }
 
-static sig_atomic_t now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (sig_atomic_t)now.tv_sec;
-}
-
 /* The time comes first: whatever sees the request, a handler on another thread too, sees when it came. */
 static void ask(int number)
 {
-    asked_at = now_s();
+    asked_ns = neb__now_ns();
     asked_to_stop = number;
 }
 
 void neb__train_ask(void)
 {
     if (!asked_to_stop) ask(SIGTERM);
+}
+
+double neb__train_left(const struct neb_job *job)
+{
+    if (!asked_to_stop || !(job->train.notice > 0)) return INFINITY;
+    return job->train.notice - neb__seconds_since(asked_ns);
 }
 
 /* At a soft limit of processor time the kernel sends SIGXCPU every second of it, which may be many times a second of a
@@ -63,7 +62,7 @@ static void on_signal(int number)
         ask(number);
         return;
     }
-    if (number == SIGXCPU || (number != SIGINT && now_s() - asked_at < NOTICE_S)) return;
+    if (number == SIGXCPU || (number != SIGINT && neb__seconds_since(asked_ns) < NOTICE_S)) return;
     signal(number, SIG_DFL);
     raise(number); /* when this handler has returned */
 }

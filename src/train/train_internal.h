@@ -97,6 +97,9 @@ struct neb_trainer {
     bool met_links;     /* opening got as far as the session */
     int64_t decisions;  /* of the rate controller, as far as they are in the metrics */
     int64_t done_ns;    /* when this site had made its own steps; 0: not yet */
+    int64_t step_ns;    /* when the present step began */
+    double step_s;      /* what a step takes: the longest of the last ones; 0: not known yet */
+    double save_s;      /* what a checkpoint takes before it is written */
     int64_t pace_ns;    /* with train.speed: when the steps so far should have ended */
     struct neb_trainer_sampling sampling;
 };
@@ -245,6 +248,8 @@ void neb__trainer_find_facts(struct neb_trainer *t);
 
 double neb__trainer_data_wait(const struct neb_trainer *t); /* seconds spent waiting for data */
 void neb__train_ask(void);                                  /* a rank was asked for the end */
+/* Seconds until the machine ends this process (train.notice), after a request to stop; infinite: nobody says. */
+double neb__train_left(const struct neb_job *job);
 
 /* next_commands.c */
 

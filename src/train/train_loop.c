@@ -35,6 +35,27 @@ static int64_t place(const struct neb_trainer *t)
     return run > own ? run : own;
 }
 
+/* ---- a notice ------------------------------------------------------------------------------------------ */
+
+/* What a checkpoint takes until it is on disk, as far as one was made. */
+static double save_seconds(const struct neb_trainer *t)
+{
+    struct neb_ckpt_report r = {0};
+    if (t->writer) neb__ckpt_writer_report(t->writer, &r);
+    return t->save_s + r.seconds;
+}
+
+/* Before a micro-batch: the rest of the step and a checkpoint would take longer than the machine gives. Without a step to go by
+ * nobody knows, and the step is given up. */
+static bool gives_up(void *trainer)
+{
+    const struct neb_trainer *t = trainer;
+    const double left = neb__train_left(t->job);
+    if (!*t->stop || isinf(left)) return false;
+    double rest = t->step_s > 0 ? t->step_s - neb__seconds_since(t->step_ns) : INFINITY;
+    return neb__clamp(rest, 0, INFINITY) + save_seconds(t) > left;
+}
+
 /* ---- a step -------------------------------------------------------------------------------------------- */
 
 /* The step had nothing to predict and was skipped. Its loss and norm are 0 and mean nothing. */
@@ -114,8 +135,10 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
     float lr =
         neb_schedule_lr_within(&t->schedule, place(t), t->progress.seconds, 60 * t->job->train.minutes);
     struct neb_work_step step = {0};
+    t->step_ns = start;
     neb_status status = neb__ranks_step(t, lr, &step);
     if (status == NEB_ERR_NOMEM) return too_large(t);
+    if (status == NEB_OK) t->step_s = fmax(neb__seconds_since(start), 0.8 * t->step_s);
     t->skipped = status == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
     if (t->skipped >= MAX_SKIPPED)
         return neb__fail(status, "stopping: %d steps in a row were not finite; the last checkpoint is good",
@@ -150,7 +173,7 @@ static int64_t last_saved(struct neb_trainer *t)
     return r.last_step;
 }
 
-static neb_status save(struct neb_trainer *t)
+static neb_status write_checkpoint(struct neb_trainer *t)
 {
     struct neb_stage_marks marks = {0};
     struct neb_resume_member member = {.session = neb__trainer_rounds(t)};
@@ -179,6 +202,14 @@ static neb_status save(struct neb_trainer *t)
     return NEB_OK;
 }
 
+static neb_status save(struct neb_trainer *t)
+{
+    const int64_t start = neb__now_ns();
+    neb_status status = write_checkpoint(t);
+    if (status == NEB_OK) t->save_s = neb__seconds_since(start);
+    return status;
+}
+
 /* Waits until the checkpoint that was made last is on disk. */
 static neb_status wait_saved(struct neb_trainer *t)
 {
@@ -197,8 +228,23 @@ static void save_last(struct neb_trainer *t)
     if (!there && t->unsaved == NEB_OK) t->unsaved = wait_saved(t);
 }
 
+/* The notice is too short for a checkpoint. The last one is whole, also if the next is broken off. */
+static neb_status leave_at_once(struct neb_trainer *t)
+{
+    int64_t saved = last_saved(t) > t->loaded ? last_saved(t) : t->loaded;
+    neb__progress_end(&t->show);
+    neb__progress_line(&t->show,
+                       "stopped after step %" PRId64
+                       " without a checkpoint, which takes %.1f s and would not "
+                       "be done within train.notice; the same command goes on from step %" PRId64,
+                       t->progress.step, save_seconds(t), saved < 0 ? 0 : saved);
+    return NEB_ERR_CANCELLED;
+}
+
 static neb_status save_and_stop(struct neb_trainer *t)
 {
+    if (save_seconds(t) > neb__train_left(t->job) && last_saved(t) != t->progress.step)
+        return leave_at_once(t);
     NEB_TRY(save(t));
     neb__progress_end(&t->show);
     neb__progress_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
@@ -333,6 +379,7 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
     bool ended = false;
+    if (c->notice > 0 && t->work && !t->split) (void)neb__work_may_give_up(t->work, gives_up, t);
     if (neb__trainer_rounds(t)) NEB_TRY(neb__trainer_meet_first(t, &ended));
     while (!over(t, ended)) {
         if (t->split) NEB_TRY(await_other(t, &ended));
@@ -344,6 +391,7 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
             t->spent = true;
             continue;
         }
+        if (status == NEB_ERR_CANCELLED && t->work && neb__work_gave_up(t->work)) status = NEB_OK;
         if (status != NEB_OK && t->work && neb__work_text_failed(t->work))
             return leave_without_text(t, status);
         NEB_TRY(or_stopped(t, status));
