@@ -1,7 +1,10 @@
 /* verb_export.c: `nebula-i export FROM TO [--adapter]`, `nebula-i export --join PART… TO`. */
+#include "cli/reference.h"
 #include "cli/verb.h"
 #include "task/folder.h"
 #include "task/hf.h"
+
+#include <stdio.h>
 
 struct options {
     bool adapter, join;
@@ -15,13 +18,20 @@ static const struct neb_opt table[] = {
     NEB_OPT_END,
 };
 
+static neb_status too_many(struct neb_call *c)
+{
+    fprintf(stderr, "nebula-i export: '%s' is one word too many; --join alone takes several folders\n",
+            c->words[2]);
+    c->code = NEB_EXIT_USAGE;
+    return NEB_OK;
+}
+
 static neb_status run(struct neb_call *c)
 {
     const struct options *o = c->options;
-    if (o->adapter && o->join) return neb__fail(NEB_ERR_INVALID, "--adapter and --join: give one of them");
+    if (o->adapter && o->join) return neb__fail(NEB_ERR_CONFIG, "--adapter and --join: give one of them");
     if (o->join) return neb__folder_join((const char *const *)c->words, c->n - 1, c->words[c->n - 1]);
-    if (c->n > 2)
-        return neb__fail(NEB_ERR_INVALID, "several folders to export: --join makes one model of parts");
+    if (c->n > 2) return too_many(c);
     if (o->adapter) return neb__hf_export_adapter(c->words[0], c->words[1]);
     return neb__hf_export(c->words[0], c->words[1]);
 }
