@@ -131,6 +131,13 @@ static void a_model_that_never_fits_is_rehearsed(void **state)
     assert_true((double)part.state < 1.03 * 16 * (double)all.values / 64);
     assert_true(part.data.bytes[NEB_TRAFFIC_GATHER] >
                 2 * 4.0 * (double)all.values * 0.9); /* forward and backward */
+    /* a state on the host goes through the device in each step, and none of it is there */
+    struct neb_planner_layout away = one;
+    large.models.model.hidden = 4096, large.models.model.ffn = 16384, large.models.model.layers = 2;
+    for (away.offload = NEB_OFFLOAD_MOMENTS; away.offload <= NEB_OFFLOAD_OPTIMIZER; away.offload++) {
+        assert_ok(neb__planner_rehearse(&large, &away, &(struct neb_layout_place){0}, &part));
+        assert_true(part.offloaded >= 8 * (double)part.values && part.values > 400e6);
+    }
     assert_true(resident_kib() - before < 512 << 10);
     world_close(&w);
 }

@@ -119,18 +119,12 @@ static void host_give_back(void *dev, void *p)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------- */
 
-/* Small values are those of the step, which the host reads again; large ones would only take memory. */
+/* Small values are those of the step, which the host reads again. Large ones, also between host and device, would only take
+ * memory: a state that is kept on the host is nothing but reserved addresses, too. */
 static neb_status transfer(void *dev, void *dst, const void *src, size_t bytes)
 {
     (void)dev;
     if (bytes <= SMALL) memmove(dst, src, bytes);
-    return NEB_OK;
-}
-
-static neb_status bring(void *dev, void *dst, const void *src, size_t bytes)
-{
-    (void)dev;
-    memmove(dst, src, bytes);
     return NEB_OK;
 }
 
@@ -209,7 +203,6 @@ static void silence(struct neb_device_ops *t)
     t->free = free_counted;
     t->info = info;
     t->close = close_both;
-    t->upload = bring;
     if (t->scratch_bytes) t->scratch_bytes = scratch;
     if (t->side_upload) t->side_upload = t->side_download = side;
     if (t->side_upload) t->fence_done = fence_done, t->fence_wait = t->fence_join = fence_over;
@@ -230,9 +223,8 @@ neb_status neb__device_rehearse(struct neb_device *d)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a rehearsal");
     }
     *t = *d->ops;
-    t->copy = transfer;
+    t->copy = t->upload = t->download = transfer;
     t->fill = fill;
-    t->download = bring;
     t->sync = sync;
     t->host_alloc = host_reserve;
     t->host_free = host_give_back;
