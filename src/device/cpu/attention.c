@@ -27,13 +27,13 @@ static neb_status check_attn(const char *op, const struct neb_attn *a)
     return NEB_OK;
 }
 
-/* Zeroes the columns of all heads in the rows outside [starts[0], starts[sequences]). */
-static void clear_outside(void *x, int64_t ld, int64_t cols, neb_dtype type, const int32_t *starts,
-                          int64_t sequences, int64_t rows)
+/* Zeroes the columns of all heads in the rows outside [starts[0], starts[sequences]). A rehearsal has no memory there. */
+static void clear_outside(const struct neb_cpu *c, void *x, int64_t ld, int64_t cols, neb_dtype type,
+                          const int32_t *starts, int64_t sequences, int64_t rows)
 {
     const int64_t size = (int64_t)neb__dtype_size(type);
     const int64_t first = sequences ? starts[0] : 0, end = sequences ? starts[sequences] : 0;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows && !c->rehearses; r++) {
         if (r == first) r = end;
         if (r < rows) memset((char *)x + r * ld * size, 0, (size_t)(cols * size));
     }
@@ -148,7 +148,7 @@ static neb_status run(struct neb_cpu *c, const struct attn_call *x)
 
 static neb_status forward(struct neb_cpu *c, const struct neb_attn *a, const struct neb_attn_bias *bias)
 {
-    clear_outside(a->o, a->ldo, a->heads * a->head_dim, a->type, a->starts_q, a->sequences, a->q_rows);
+    clear_outside(c, a->o, a->ldo, a->heads * a->head_dim, a->type, a->starts_q, a->sequences, a->q_rows);
     return run(c, &(struct attn_call){c->k->attn, a, a, 0, bias});
 }
 
@@ -169,9 +169,9 @@ static neb_status backward(struct neb_cpu *c, const struct neb_attn_bwd *g, cons
 {
     const struct neb_attn *a = &g->f;
     const int64_t q_cols = a->heads * a->head_dim, k_cols = a->kv_heads * a->head_dim;
-    clear_outside(g->dq, a->ldq, q_cols, a->type, a->starts_q, a->sequences, a->q_rows);
-    clear_outside(g->dk, a->ldk, k_cols, a->type, a->starts_k, a->sequences, a->k_rows);
-    clear_outside(g->dv, a->ldv, k_cols, a->type, a->starts_k, a->sequences, a->k_rows);
+    clear_outside(c, g->dq, a->ldq, q_cols, a->type, a->starts_q, a->sequences, a->q_rows);
+    clear_outside(c, g->dk, a->ldk, k_cols, a->type, a->starts_k, a->sequences, a->k_rows);
+    clear_outside(c, g->dv, a->ldv, k_cols, a->type, a->starts_k, a->sequences, a->k_rows);
     return run(c, &(struct attn_call){c->k->attn_bwd, g, a, 1, bias});
 }
 
