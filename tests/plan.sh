@@ -30,6 +30,15 @@ has far.json '^{"layouts":\[{"data":[0-9]*,"tensor":[0-9]*,"pipeline":[0-9]*,"ze
 has far.json '"rejected":\[{"data"'; has far.json '"stated":true'
 "$nebula" plan job.yaml out=far --scale 1xh200 train.threads=0 > far.log 2>&1 || fail "--scale of one device"
 has far.log "best: one process"; ! grep -q "was not measured" far.log || fail "stated hardware is said not to be measured"
+# ---- a model that is larger than this machine: it is planned, and its rehearsals take next to nothing of the memory
+sed 's/^model:.*/model: {family: gpt2, hidden: 8192, layers: 40, heads: 64, tied: no}/' job.yaml > large.yaml
+"$nebula" plan large.yaml out=far --scale 1xh200 --json > large.json 2> large.log &
+plan=$! most=0
+while now=$(awk '/VmHWM/ { print $2 }' "/proc/$plan/status" 2> /dev/null) && [ -n "$now" ]; do most=$now; sleep 0.02; done
+wait $plan || fail "a plan of a model that is larger than this machine"
+[ "$most" -lt 500000 ] || fail "a plan took $most kB"
+has large.json '"offload":"moments"'; has large.json '"parameters":3222'
+(cat large.yaml; echo "sites: [{name: a}, {name: b}]") > large-sites.yaml
 # ---- several sites: the line, its cost, a pipeline between them, and privacy
 cat > sites.yaml <<YAML
 $(cat job.yaml)
@@ -55,6 +64,12 @@ refused "has no folder" train apart.yaml --site a out=no # both come as far as t
 has refused.log "strategy: auto takes pipeline: .* site b allows 1 MiB"
 refused "has no folder" train apart.yaml --site a out=no 'sites[1].train.memory=1GiB'
 has refused.log "strategy: auto takes replica"
+# … or, where the job allows them all there is, by what this machine has
+refused "has no folder" train large-sites.yaml --site a out=no
+has refused.log "strategy: auto takes pipeline: .*the model is too large"
+mkdir -p begun/checkpoints # a run that has begun as a replica is none
+refused "has no folder" train large-sites.yaml --site a out=begun
+! grep -q "takes pipeline" refused.log || fail "a run that has begun changes its strategy"
 "$nebula" plan apart.yaml out=no --ranks 1 --wan 100mbit,50ms --json > apart.json 2> apart.log || fail "a plan for two strategies"
 has apart.json '"replica_fits":false'; has apart.json '"stage_bytes":\[[0-9]*,[0-9]*\]'
 
@@ -64,6 +79,14 @@ memory() { # of a layout without sequence
     grep -ao "\"data\":$1,\"tensor\":$2,\"pipeline\":$3,\"zero\":$4,[^}]*\"sequence\":false" $5 | head -1 | sed 's/.*memory_bytes":\([0-9]*\).*/\1/'
 }
 held() { grep -ah "this process holds" "$@" | sed 's/.*holds \([0-9]*\) .*/\1/' | sort -n | tail -1; }
+# sites with layouts of their own: both look at both of them, and come to the same
+sed 's/{name: b, .*/{name: b, parallel: {tensor: 2}}]/' apart.yaml > layouts.yaml
+for site in a b; do
+    refused "has no folder" train layouts.yaml --site $site out=no train.memory=$(($(memory 1 1 1 0 one.json) - 1000))
+    has refused.log "strategy: auto takes pipeline: .* site a allows"
+    sed -n 's/.*strategy: auto/strategy: auto/p' refused.log > strategy.$site
+done
+cmp -s strategy.a strategy.b || fail "two sites choose differently: $(cat strategy.a strategy.b)"
 NEBULA_LOG=debug "$nebula" train job.yaml out=one > one.log 2>&1 || fail "training in one process"
 [ "$(memory 1 1 1 0 one.json)" = "$(held one.log)" ] || fail "foreseen $(memory 1 1 1 0 one.json), held $(held one.log)"
 has one.log "one process: a step: foreseen"; has one.log "memory: foreseen .*(+0.0 %)"

@@ -79,7 +79,7 @@ static neb_status prepare(const struct neb_job *job)
     if (child < 0) return neb__fail(NEB_ERR_IO, "the system refused a process");
     if (!child) {
         struct neb_data data;
-        neb_status s = neb__data_prepare(job, &data);
+        neb_status s = neb__data_prepare_plan(job, &data);
         if (s == NEB_OK) neb__data_free(&data);
         fflush(NULL);
         _exit(s == NEB_OK ? 0 : 1);

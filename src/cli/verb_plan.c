@@ -59,7 +59,7 @@ static neb_status plan(const struct options *o, const struct neb_job *job)
     struct neb_planner_words words = {.plan = &made, .order = &order, .shown = (int)o->top, .json = o->json};
     NEB_TRY(read_price(o->price, &order.price));
     if (o->wan) NEB_TRY(neb__wan_line_read(o->wan, &order.line));
-    NEB_TRY(neb__data_prepare(job, &data));
+    NEB_TRY(neb__data_prepare_plan(job, &data));
     neb_status status = neb__data_wanted(&data, "a plan", "run nebula-i plan at a site that has it");
     if (status == NEB_OK)
         status = o->scale ? neb__hardware_scale(o->scale, &data, &order.place, &costs)
@@ -70,7 +70,8 @@ static neb_status plan(const struct options *o, const struct neb_job *job)
     if (status == NEB_OK) status = neb__planner_privacy(&data, (double)made.values, &words.privacy);
     double stages[NEB_JOB_SITES];
     if (status == NEB_OK && job->n_sites > 1)
-        status = neb__planner_strategy(&data, &order.place, !o->scale, &words.strategy);
+        status = o->scale ? neb__planner_strategy(&data, &words.strategy)
+                          : neb__planner_strategy_here(&data, &order.place, &words.strategy);
     if (status == NEB_OK && job->n_sites > 1 && !words.strategy.fits &&
         neb__planner_stages(&data, stages) == NEB_OK)
         words.stages = stages;

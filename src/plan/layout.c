@@ -36,9 +36,8 @@ void neb__planner_layout_text(const struct neb_planner_layout *l, char *out, siz
         snprintf(out + n, size - n, "%sone process", n ? ", " : "");
 }
 
-struct neb_planner_layout neb__planner_layout_of(const struct neb_job *job)
+struct neb_planner_layout neb__planner_layout_from(const struct neb_job_parallel *p)
 {
-    const struct neb_job_parallel *p = &job->parallel;
     struct neb_planner_layout l = {.data = (int)p->data,
                                    .tensor = (int)p->tensor,
                                    .pipeline = (int)p->pipeline,
@@ -47,6 +46,11 @@ struct neb_planner_layout neb__planner_layout_of(const struct neb_job *job)
     for (int i = 0; i < 3; i++)
         if (!strcmp(p->offload, offloads[i])) l.offload = (enum neb_offload_kind)i;
     return l;
+}
+
+struct neb_planner_layout neb__planner_layout_of(const struct neb_job *job)
+{
+    return neb__planner_layout_from(&job->parallel);
 }
 
 static char no_privacy[] = "none";

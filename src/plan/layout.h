@@ -18,7 +18,8 @@ int neb__planner_ranks(const struct neb_planner_layout *l);
 const char *neb__planner_offload_name(enum neb_offload_kind k);
 /* "data 2, zero 1"; "one process" */
 void neb__planner_layout_text(const struct neb_planner_layout *l, char *out, size_t size);
-/* The layout that the job asks for. */
+/* The layout that the job asks for, at this site. */
+struct neb_planner_layout neb__planner_layout_from(const struct neb_job_parallel *p);
 struct neb_planner_layout neb__planner_layout_of(const struct neb_job *job);
 
 /* Makes it the job's. */

@@ -1,70 +1,111 @@
-/* strategy.c: see strategy.h. All sites must come to the same strategy, so `auto` looks only at what the job says for all of
- * them: sites[].train.memory, else train.memory. */
+/* strategy.c: see strategy.h. */
 #include "plan/strategy.h"
 #include "base/log.h"
-#include "base/opts.h"
+#include "plan/site.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-static const struct neb_opt memory_table[] = {
-    NEB_OPT_VALUE("memory", NEB_OPT_BYTES, "0", NULL, "of a device"), NEB_OPT_END};
+static char the_cpu[] = "cpu", whole_values[] = "f32", half_values[] = "bf16";
 
-static int64_t memory_at(const struct neb_job *job, const char *path)
+bool neb__planner_strategy_limited(const struct neb_job *job)
 {
-    int64_t bytes = 0;
-    for (int i = 0; i < job->doc.n; i++)
-        if (!strcmp(job->doc.list[i].path, path) &&
-            neb__opts_set(memory_table, &bytes, "memory", job->doc.list[i].value) != NEB_OK)
-            bytes = 0;
-    return bytes;
-}
-
-/* 0: no site has a limit. */
-static double least_room(const struct neb_job *job, int *site)
-{
-    const double common = (double)memory_at(job, "train.memory");
-    double least = 0;
-    for (int i = 0; i < job->n_sites; i++) {
-        char path[48];
-        snprintf(path, sizeof path, "sites[%d].train.memory", i);
-        const double own = (double)memory_at(job, path), here = own > 0 ? own : common;
-        if (here > 0 && (!(least > 0) || here < least)) least = here, *site = i;
-    }
-    return least;
+    struct neb_planner_site s;
+    for (int i = 0; i < job->n_sites; i++)
+        if (neb__planner_site(job, i, &s) == NEB_OK && s.memory > 0) return true;
+    return false;
 }
 
 bool neb__planner_strategy_open(const struct neb_job *job)
 {
-    int site;
     if (strcmp(job->strategy, "auto") || job->n_sites < 2 || job->plan != NEB_STRATEGY_REPLICA) return false;
     for (int i = 0; i < job->n_sites; i++)
         if (job->site[i].does != NEB_ROLE_TRAIN) return false;
-    return least_room(job, &site) > 0;
+    return true;
 }
 
-neb_status neb__planner_strategy(const struct neb_data *data, const struct neb_planner_place *place,
-                                 bool machine, struct neb_planner_strategy *out)
+bool neb__planner_can_be_cut(const struct neb_job *job)
 {
-    const struct neb_job *job = data->job;
-    struct neb_planner_strategy s = {.site = -1};
+    const char *positions = job->model.positions;
+    if (!job->objective->stages || job->distill.teacher || job->distill.encoder) return false;
+    if (strcmp(job->privacy.unit, "none") || strcmp(job->peft.frozen, "f32")) return false;
+    return job->train.minutes <= 0 && job->train.average < 2 && (!positions || strcmp(positions, "relative"));
+}
+
+/* Some corpus belongs to one site: the batches of the others may have other shapes. */
+static bool texts_differ(const struct neb_job *job)
+{
+    for (int i = 0; i < job->n_data; i++)
+        if (job->data[i].site) return true;
+    return false;
+}
+
+static neb_status needs_at(const struct neb_data *data, const struct neb_planner_site *s, double *out)
+{
+    struct neb_planner_job copy;
+    struct neb_planner_layout l = s->layout;
+    struct neb_rehearsal seen;
+    l.threads = 1; /* a device's work memory grows with its threads */
+    neb__planner_job(data, &l, &copy);
+    copy.job.train.device = the_cpu;
+    copy.job.train.dtype = s->half ? half_values : whole_values;
+    copy.job.plan = NEB_STRATEGY_REPLICA;
+    const bool before = neb__log_hush(true);
+    neb_status status = neb__planner_rehearse_all(&copy.data, &l, &seen);
+    neb__log_hush(before);
+    NEB_TRY(status);
+    *out = (double)(seen.state + (texts_differ(data->job) ? 0 : seen.runs));
+    return NEB_OK;
+}
+
+/* The site whose room is the smallest part of what it needs. */
+neb_status neb__planner_strategy(const struct neb_data *data, struct neb_planner_strategy *out)
+{
+    struct neb_planner_strategy least = {.room = HUGE_VAL, .site = -1, .fits = true};
+    for (int i = 0; i < data->job->n_sites; i++) {
+        struct neb_planner_site s;
+        double needs;
+        NEB_TRY(neb__planner_site(data->job, i, &s));
+        if (!(s.memory > 0)) continue;
+        NEB_TRY(needs_at(data, &s, &needs));
+        if (least.site >= 0 && s.memory / needs >= least.room / least.needs) continue;
+        least = (struct neb_planner_strategy){needs, s.memory, i, needs <= s.memory};
+    }
+    *out = least;
+    return NEB_OK;
+}
+
+/* Of the layouts that this site may have, the one that needs least. */
+static neb_status least_here(const struct neb_data *data, const struct neb_planner_place *place,
+                             double *needs)
+{
+    struct neb_planner_job copy;
     struct neb_planned plan;
     const struct neb_planner_costs none = {0};
-    const struct neb_planner_layout own = neb__planner_layout_of(job);
-    struct neb_planner_order o = {.data = data, .costs = &none, .place = *place};
+    const struct neb_planner_layout own = neb__planner_layout_of(data->job);
+    neb__planner_job(data, &own, &copy);
+    copy.job.plan = NEB_STRATEGY_REPLICA;
+    struct neb_planner_order o = {.data = &copy.data, .costs = &none, .place = *place};
     o.place.cap = 0;
-    if (!job->parallel.automatic) o.only = &own;
+    if (!data->job->parallel.automatic) o.only = &own;
     NEB_TRY(neb__planner_make(&o, &plan));
-    s.needs = HUGE_VAL;
+    *needs = HUGE_VAL;
     for (int i = 0; i < plan.rows; i++)
-        if (plan.row[i].memory > 0) s.needs = fmin(s.needs, plan.row[i].memory);
+        if (plan.row[i].memory > 0) *needs = fmin(*needs, plan.row[i].memory);
     neb__planner_free(&plan);
-    s.room = least_room(job, &s.site);
-    if (!(s.room > 0)) s.room = HUGE_VAL;
-    const double here = place->host ? place->machine : place->device;
-    if (machine && here < s.room) s.room = here, s.site = -1;
-    s.fits = s.needs <= s.room;
+    return NEB_OK;
+}
+
+neb_status neb__planner_strategy_here(const struct neb_data *data, const struct neb_planner_place *place,
+                                      struct neb_planner_strategy *out)
+{
+    const double room = place->host ? place->machine : place->device;
+    struct neb_planner_strategy s;
+    double needs;
+    NEB_TRY(neb__planner_strategy(data, &s));
+    NEB_TRY(least_here(data, place, &needs));
+    if (s.site < 0 || (s.fits && room / needs < s.room / s.needs))
+        s = (struct neb_planner_strategy){needs, room, -1, needs <= room};
     *out = s;
     return NEB_OK;
 }

@@ -8,22 +8,29 @@
 #include "plan/plan.h"
 
 struct neb_planner_strategy {
-    double
-        needs; /* bytes of a process, in the layout of the whole model that needs least of those that the site may have */
-    double
-        room; /* the least that a site allows: its train.memory, or what this machine has; infinite: not known */
-    int site;  /* which allows that; -1: this machine */
-    bool fits; /* replica is possible, and faster */
+    double needs; /* bytes of a process with the whole model, or its part of it, at that site */
+    double room;  /* what it has: its train.memory, or what this machine has; infinite: not known */
+    int site;     /* the one that has least of what it needs; -1: this machine */
+    bool fits;    /* replica is possible, and faster */
 };
 
-/* machine: this machine's memory counts, too. */
-neb_status neb__planner_strategy(const struct neb_data *data, const struct neb_planner_place *place,
-                                 bool machine, struct neb_planner_strategy *out);
-/* Whether the job leaves the choice to its memory: strategy auto, all sites train, and train.memory is given. */
-bool neb__planner_strategy_open(const struct neb_job *job);
+/* From the job alone: every site comes to the same. Each site with a limit (sites[].train.memory, train.memory) is rehearsed in the
+ * layout that the job gives it, on the CPU with one thread, whatever it has; `parallel: auto` counts as one process. Where sites have texts
+ * of their own the batches may differ, and only the state of the training counts. */
+neb_status neb__planner_strategy(const struct neb_data *data, struct neb_planner_strategy *out);
+/* The same, and beside it this machine: what it has for the layout of its own that needs least. */
+neb_status neb__planner_strategy_here(const struct neb_data *data, const struct neb_planner_place *place,
+                                      struct neb_planner_strategy *out);
 
+/* Whether the job leaves the choice to memory: strategy auto, and all sites train. */
+bool neb__planner_strategy_open(const struct neb_job *job);
+/* … and whether it says how much memory some site has. */
+bool neb__planner_strategy_limited(const struct neb_job *job);
 /* What the stage of each site needs at least, with as many micro-batches in flight as stages follow. bytes: (sites).
  *   NEB_ERR_UNSUPPORTED (quiet)  the layers are given by hand */
 neb_status neb__planner_stages(const struct neb_data *data, double *bytes);
+
+/* The model is one that can be cut between sites. */
+bool neb__planner_can_be_cut(const struct neb_job *job);
 
 #endif

@@ -483,14 +483,15 @@ static neb_status prepare_text(struct neb_data *d, struct neb_pool *pool)
     return s;
 }
 
-static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
+/* trains: the model is trained here, so it must fit. */
+static neb_status prepare(struct neb_data *d, struct neb_pool *pool, bool trains)
 {
     char lang[NEB_LANG_SIZE];
     snprintf(d->dir, sizeof d->dir, d->job->cache ? "%s" : "%s/data",
              d->job->cache ? d->job->cache : d->job->out);
     d->textless = lacks_text(d);
     if (!d->textless) NEB_TRY(all_there(d));
-    NEB_TRY(neb__memory_foresee(d->job));
+    if (trains) NEB_TRY(neb__memory_foresee(d->job));
     NEB_TRY(neb__file_make_dir(d->dir, 0700));
     for (int i = 0; i < d->job->n_data; i++)
         for (int s = 0; s <= neb__data_is_pair(&d->job->data[i]); s++) {
@@ -500,15 +501,25 @@ static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
     return d->textless ? prepare_bare(d) : prepare_text(d, pool);
 }
 
-neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out)
+static neb_status prepare_job(const struct neb_job *job, bool trains, struct neb_data *out)
 {
     *out = (struct neb_data){.job = job};
     struct neb_pool *pool;
     NEB_TRY(neb__pool_create((int)job->train.threads, &pool));
-    neb_status status = prepare(out, pool);
+    neb_status status = prepare(out, pool, trains);
     neb__pool_destroy(pool);
     if (status != NEB_OK) neb__data_free(out);
     return status;
+}
+
+neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out)
+{
+    return prepare_job(job, true, out);
+}
+
+neb_status neb__data_prepare_plan(const struct neb_job *job, struct neb_data *out)
+{
+    return prepare_job(job, false, out);
 }
 
 void neb__data_free(struct neb_data *d)

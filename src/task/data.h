@@ -31,6 +31,8 @@ struct neb_data {
 /* Trains the tokenizer and tokenises where that was not done yet. NEB_ERR_NOTFOUND and NEB_ERR_CONFIG name
  * the file. */
 neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out);
+/* The same for a plan: the model need not fit into this machine. */
+neb_status neb__data_prepare_plan(const struct neb_job *job, struct neb_data *out);
 void neb__data_free(struct neb_data *d);
 
 /* Whether sources begin with the token of the target language: the job translates into several. */

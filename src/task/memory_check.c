@@ -180,20 +180,39 @@ static bool trains_model(const struct neb_job *j)
     return role != NEB_ROLE_GENERATOR && role != NEB_ROLE_TEACHER;
 }
 
-neb_status neb__memory_foresee(const struct neb_job *job)
+/* there: bytes of what the model is to be held in. */
+static neb_status foresee(const struct neb_job *job, double there, double copies, bool on_host)
 {
     struct neb_settled_models models;
     neb_params *ps;
     struct neb_model *m = NULL;
     bool trains_tokenizer = !job->tokenizer.file && !job->init.from && !job->distill.teacher;
-    if (strcmp(job->train.device, "cpu") || !trains_model(job) || over_machines(job)) return NEB_OK;
     neb__settle_models(job, trains_tokenizer ? job->tokenizer.vocab : 1, &models);
     models.model.embedding_delta = false; /* its table is the generator's, which is not made here */
     NEB_TRY(neb_params_create(&ps));
     neb_status status = neb__model_create(&models.model, &job->peft, "", NULL, ps, &m);
-    const double copies = on_one_machine(job) ? (double)job->parallel.data : 1;
-    if (status == NEB_OK) status = compare(job, ps, neb__memory_of_host(), copies, true);
+    if (status == NEB_OK) status = compare(job, ps, there, copies, on_host);
     neb__model_destroy(m);
     neb_params_destroy(ps);
     return status;
+}
+
+neb_status neb__memory_foresee(const struct neb_job *job)
+{
+    if (strcmp(job->train.device, "cpu") || !trains_model(job) || over_machines(job)) return NEB_OK;
+    return foresee(job, neb__memory_of_host(), on_one_machine(job) ? (double)job->parallel.data : 1, true);
+}
+
+neb_status neb__memory_foresee_here(const struct neb_job *job)
+{
+    const struct neb_device_config c = {.compute = NEB_F32, .threads = 1};
+    struct neb_device_info info;
+    neb_device *device;
+    if (!strcmp(job->train.device, "cpu")) return neb__memory_foresee(job);
+    if (job->parallel.pipeline * job->parallel.tensor > 1)
+        return NEB_OK; /* a device has a part of the model */
+    NEB_TRY(neb_device_open(job->train.device, &c, &device));
+    neb_device_get_info(device, &info);
+    neb_device_close(device);
+    return info.memory_total > 0 ? foresee(job, (double)info.memory_total, 1, false) : NEB_OK;
 }

@@ -10,6 +10,8 @@
  * but names and shapes.
  *   NEB_ERR_CONFIG  names both sizes, and what would fit */
 neb_status neb__memory_foresee(const struct neb_job *job);
+/* The same on any device, whatever else uses it now. */
+neb_status neb__memory_foresee_here(const struct neb_job *job);
 
 /* Bytes of this machine that are free for a training, swap included and within the container's limit; infinite: not known. */
 double neb__memory_of_host(void);

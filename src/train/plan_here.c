@@ -9,6 +9,7 @@
 #include "plan/measure.h"
 #include "plan/record.h"
 #include "plan/strategy.h"
+#include "task/memory_check.h"
 #include "train/launch.h"
 
 #include <poll.h>
@@ -45,7 +46,7 @@ neb_status neb__planner_probe(const struct neb_job *job)
     const char *path = getenv(NEB_PROBE_VARIABLE);
     NEB_TRY(neb__group_join(wait_s, &ranks));
     neb__log_hush(true);
-    neb_status prepared = neb__data_prepare(job, &data), status = neb__group_agree(ranks, prepared);
+    neb_status prepared = neb__data_prepare_plan(job, &data), status = neb__group_agree(ranks, prepared);
     if (status == NEB_OK) status = neb__planner_measure(&data, ranks, &costs);
     if (prepared == NEB_OK) neb__data_free(&data);
     neb__log_hush(false);
@@ -244,7 +245,7 @@ neb_status neb__planner_choose(struct neb_job *job)
     struct neb_data data;
     struct neb_job as_read = *job; /* the data's job must not change while it plans */
     NEB_TRY(neb__job_check_parallel(job));
-    NEB_TRY(neb__data_prepare(&as_read, &data));
+    NEB_TRY(neb__data_prepare_plan(&as_read, &data));
     neb_status status =
         neb__data_wanted(&data, "parallel: auto", "say data, tensor and zero in its sites[].parallel");
     if (status == NEB_OK) status = choose(job, &data);
@@ -258,19 +259,18 @@ static neb_status judge_strategy(const struct neb_job *job, bool machine, struct
 {
     struct neb_data data;
     struct neb_planner_place place;
-    NEB_TRY(neb__data_prepare(job, &data));
+    NEB_TRY(neb__data_prepare_plan(job, &data));
     neb_status status = neb__data_wanted(&data, "a plan", "the sites that have it compare the strategies");
-    if (status == NEB_OK) status = neb__planner_find_place(job, 0, &place);
-    if (status == NEB_OK) status = neb__planner_strategy(&data, &place, machine, out);
+    if (status == NEB_OK && machine) status = neb__planner_find_place(job, 0, &place);
+    if (status == NEB_OK)
+        status = machine ? neb__planner_strategy_here(&data, &place, out) : neb__planner_strategy(&data, out);
     neb__data_free(&data);
     return status;
 }
 
-neb_status neb__planner_wants_pipeline(const struct neb_job *job, bool *wants)
+static neb_status by_limits(const struct neb_job *job, bool *wants)
 {
     struct neb_planner_strategy s;
-    *wants = false;
-    if (!neb__planner_strategy_open(job) || neb__group_started()) return NEB_OK;
     neb_status status = judge_strategy(job, false, &s);
     if (status == NEB_ERR_NOTFOUND)
         return neb__fail(
@@ -285,6 +285,38 @@ neb_status neb__planner_wants_pipeline(const struct neb_job *job, bool *wants)
         s.fits ? "replica" : "pipeline", s.needs / 0x1p20, job->site[s.site < 0 ? 0 : s.site].name,
         s.room / 0x1p20);
     return NEB_OK;
+}
+
+/* A run that has begun in this folder goes on as it is, whatever is free now. */
+static bool has_begun(const struct neb_job *job, bool *as_pipeline)
+{
+    char path[640];
+    snprintf(path, sizeof path, "%s/stream.run", job->out);
+    *as_pipeline = !access(path, F_OK);
+    snprintf(path, sizeof path, "%s/checkpoints", job->out);
+    return *as_pipeline || !access(path, F_OK);
+}
+
+/* No site says how much memory it has: the limit is what this machine has. */
+static neb_status by_machine(const struct neb_job *job, bool *wants)
+{
+    if (!neb__planner_can_be_cut(job) || has_begun(job, wants)) return NEB_OK;
+    const bool before = neb__log_hush(true);
+    neb_status status = neb__memory_foresee_here(job);
+    neb__log_hush(before);
+    *wants = status == NEB_ERR_CONFIG;
+    if (*wants)
+        neb__info("strategy: auto takes pipeline: %s. The other sites decide by their own memory: say "
+                  "sites[].train.memory, and all of them come to the same",
+                  neb_last_error());
+    return NEB_OK;
+}
+
+neb_status neb__planner_wants_pipeline(const struct neb_job *job, bool *wants)
+{
+    *wants = false;
+    if (!neb__planner_strategy_open(job) || neb__group_started()) return NEB_OK;
+    return neb__planner_strategy_limited(job) ? by_limits(job, wants) : by_machine(job, wants);
 }
 
 void neb__planner_question_pipeline(const struct neb_job *job)
