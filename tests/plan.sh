@@ -39,6 +39,10 @@ wait $plan || fail "a plan of a model that is larger than this machine"
 [ "$most" -lt 500000 ] || fail "a plan took $most kB"
 has large.json '"offload":"moments"'; has large.json '"parameters":3222'
 (cat large.yaml; echo "sites: [{name: a}, {name: b}]") > large-sites.yaml
+"$nebula" plan large-sites.yaml out=far --scale 1xh200 --wan 1gbit,10ms > large.log 2>&1 || fail "a pipeline of a large model"
+has large.log "strategy replica cannot be: the model needs"; has large.log "site a: its stage needs .* which has 134468"
+"$nebula" plan large-sites.yaml out=far --scale 4xh200 --wan 1gbit,10ms --json strategy=pipeline > large.json 2> large.log || fail "a pipeline of clusters"
+has large.json '"tensor":4,"pipeline":2,"zero":0,.*"cut":"20 + 20","bits":8'
 # ---- several sites: the line, its cost, a pipeline between them, and privacy
 cat > sites.yaml <<YAML
 $(cat job.yaml)
@@ -49,11 +53,17 @@ has sites.log "line of 100 Mbit/s and 50 ms"; has sites.log "costs"; has sites.l
 "$nebula" plan sites.yaml out=far --scale 1xh100 wan.rung=int8 privacy.unit=site privacy.epsilon=4 > sites.log 2>&1 || fail "privacy"
 has sites.log "unit site is unusable here"
 
+# ---- what a relay sends is not planned, which is said
+sed 's/^task:.*/task: rtd/; s/^model:.*/model: {hidden: 64, layers: 2, heads: 4}\ngenerator: {hidden: 32, layers: 1, heads: 2}/' job.yaml > relay.yaml
+echo 'sites: [{name: a, role: generator}, {name: b, role: discriminator}]' >> relay.yaml
+"$nebula" plan relay.yaml out=far --site b --scale 1xh100 > relay.log 2>&1 || fail "a relay"
+has relay.log "nothing is planned for what strategy relay sends"
+
 # ---- refusals
 refused() { "$nebula" "${@:2}" > refused.log 2>&1 && fail "not refused: ${*:2}"; has refused.log "$1"; }
 refused "there are constants for" plan job.yaml --scale 4xabacus
 refused "100mbit,50ms" plan job.yaml --wan ,
-refused "such as 0.08/GB" plan job.yaml --price much
+for price in much inf/GB nan/GB 0.08 -1/GB; do refused "such as 0.08/GB" plan job.yaml --price "$price"; done
 refused "leave them out" train job.yaml out=no parallel.auto=yes parallel.data=2
 refused "found no layout that fits" train job.yaml out=no parallel=auto train.memory=1MiB parallel.launcher=mpirun
 
@@ -72,6 +82,7 @@ refused "has no folder" train large-sites.yaml --site a out=begun
 ! grep -q "takes pipeline" refused.log || fail "a run that has begun changes its strategy"
 "$nebula" plan apart.yaml out=no --ranks 1 --wan 100mbit,50ms --json > apart.json 2> apart.log || fail "a plan for two strategies"
 has apart.json '"replica_fits":false'; has apart.json '"stage_bytes":\[[0-9]*,[0-9]*\]'
+has apart.json '"pipeline":2,.*"fits":false.*"strategy":"pipeline","cut":"3 + 1","bits":8'; has apart.json '"reason":"site b: its stage needs'
 
 # ---- one process here
 "$nebula" plan job.yaml out=one --ranks 1 --json > one.json 2> one.log || fail "one process"
@@ -93,6 +104,43 @@ has one.log "one process: a step: foreseen"; has one.log "memory: foreseen .*(+0
 "$nebula" report one --to one.html > report.log 2>&1 && has one.html "Foreseen and measured"
 "$nebula" plan job.yaml out=one --ranks 1 > again.log 2>&1; grep -q measuring again.log && fail "measured again what was kept"
 
+# ---- a pipeline between sites: memory to the byte, what crosses within 5 %, and both beside what was measured
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+sed 's/heads: 4}/heads: 4, tied: no}/' job.yaml > line.yaml
+echo 'strategy: pipeline' >> line.yaml
+echo 'sites: [{name: a}, {name: b}]' >> line.yaml
+site() { # FILE SITE KEY: of the first row
+    python3 -c 'import json, sys
+row = json.load(open(sys.argv[1]))["layouts"][0]
+print(next(s[sys.argv[3]] for s in row["sites"] if s["name"] == sys.argv[2]))' "$@"
+}
+as_planned() { # NAME words…
+    local name=$1; shift
+    for s in a b; do
+        "$nebula" plan line.yaml --site $s out=$name/$s --ranks 1 --wan 100mbit,4ms --price 0.08/GB --json "$@" > $name-$s.json 2> $name.log ||
+            fail "a plan of $name"
+    done
+    cmp -s <(site $name-a.json b wan_bytes) <(site $name-b.json b wan_bytes) || fail "$name: the sites plan different bytes"
+    NEBULA_LOG=debug timeout 200 "$nebula" lab line.yaml out=$name --mode relay --port $(free_port) --wan 100mbit,4ms "$@" > $name.log 2>&1 ||
+        fail "the laboratory of $name"
+    for s in a b; do
+        foreseen=$(site $name-$s.json $s memory_bytes)
+        grep -aq "^$s |.*this process holds $foreseen bytes" $name.log || fail "$name: the stage of $s was foreseen with $foreseen bytes"
+        has $name.log "$s | a stage, int.*: a step: foreseen"
+        awk -v site=$s '$1 == site && /over the WAN/ { n++; gsub(/[(+%)]/, ""); if ($NF < -5 || $NF > 5) bad = 1 } END { exit bad || !n }' $name.log ||
+            fail "$name: the bytes of $s"
+    done
+}
+as_planned line2 wan.depth=2 wan.bits=8
+as_planned line4 wan.depth=4 wan.bits=4 'sites[0].layers=3' 'sites[1].layers=1'
+as_planned ring wan.depth=2 wan.bits=8 model.tied=yes
+has ring-a.json '"cut":"1 + 2 + 1"'
+"$nebula" plan line.yaml out=no --ranks 1 'sites[0].layers=1' 'sites[1].layers=1' --json > sum.json 2> sum.log || fail "layers that are not the model's"
+has sum.json '"layouts":\[\],.*2 layers together (sites\[\].layers), but the model has 4'
+"$nebula" plan line.yaml out=no --ranks 1 'sites[0].layers=1' 'sites[1].layers=1' > sum.log 2>&1; has sum.log "0.3 million trained parameters"
+# the layout of a stage is that of its own layers
+"$nebula" plan line.yaml --site a out=no --ranks 2 'sites[0].parallel.auto=yes' wan.bits=8 --top 20 --json > stage.json 2> stage.log || fail "parallel: auto of a stage"
+has stage.json '"tensor":2,"pipeline":2'; has stage.json '"data":2,"tensor":1,"pipeline":2,"zero":1'
 if ! command -v mpirun > /dev/null || [ ! -e "$(dirname "$nebula")/libnebula-i-mpi.so" ]; then
     echo "plan: ranks skipped, there is no Open MPI"
     exit 0

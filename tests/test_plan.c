@@ -2,10 +2,13 @@
  * fit; turns of a pipeline; what crosses the line; the order of layouts. */
 #include "check.h"
 #include "forked.h"
+#include "codec/stream.h"
 #include "plan/hardware.h"
+#include "plan/line.h"
 #include "plan/measure.h"
 #include "plan/privacy.h"
 #include "plan/record.h"
+#include "plan/strategy.h"
 #include "plan/trained_layers.h"
 #include "world.h"
 
@@ -357,7 +360,7 @@ static void a_line_carries_the_tokens_of_the_formula(void **state)
     (void)state;
     struct neb_job j = {.model = {.hidden = 4096}};
     struct neb_wan_pipeline p;
-    neb__wan_pipeline(&j, &(struct neb_wan_line){1e8, 0.05}, 2, 1e6, 10, 1000, 4, &p);
+    neb__wan_pipeline(&j, &(struct neb_wan_line){1e8, 0.05}, 2, 1e6, 4, &p);
     assert_true(fabs(p.line_tokens_s - 0.92e8 / (4096 * 4.125)) < 1); /* 5.4 k */
     assert_true(p.tokens_s == p.line_tokens_s && p.replica_tokens_s == 2e6);
 }
@@ -389,6 +392,150 @@ static void unit_site_with_few_sites_is_unusable(void **state)
     world_close(&w);
 }
 
+/* ---- a pipeline between sites ------------------------------------------------------------------------------- */
+
+#define STAGED                                                                                             \
+    "task: mlm\nmodel: {family: bert, hidden: 32, layers: 4, heads: 2, ffn: 64, max_positions: 32, tied: " \
+    "no}\n"                                                                                                \
+    "strategy: pipeline\nsites: [{name: a}, {name: b}]\n"
+
+static void turns_over_a_line_wait_for_it(void **state)
+{
+    (void)state;
+    double s;
+    struct neb_line_visit v[3] = {{1, 2, 0, 0, false}, {1, 2, 0, 0, true}, {1, 2, 0, 0, true}};
+    struct neb_line_turns t[2] = {{8, 1, 0}, {1, 1, 0}};
+    assert_ok(neb__planner_line_turns(v, t, 2, false, 8, 0, &s));
+    assert_true(fabs(s - (8 * 3 + 3)) < 1e-9); /* 1F1B of two equal stages */
+    t[0].depth = 1;
+    assert_ok(neb__planner_line_turns(v, t, 2, false, 8, 5, &s));
+    assert_true(fabs(s - 8 * (1 + 5 + 3 + 5 + 2)) < 1e-9); /* one by one: each waits for its round trip */
+    t[0].depth = 2;
+    assert_ok(neb__planner_line_turns(v, t, 2, false, 8, 5, &s));
+    assert_true(s > 4 * 16 && s < 5 * 16 + 8);
+    t[0].depth = 8, v[0].ahead = v[1].back = 10; /* the line is the slowest part */
+    assert_ok(neb__planner_line_turns(v, t, 2, false, 8, 0, &s));
+    assert_true(fabs(s - (1 + 8 * 10 + 3 + 10 + 2)) < 1e-9);
+    v[0].ahead = v[1].back = 0, t[1].end = 7;
+    assert_ok(neb__planner_line_turns(v, t, 2, false, 8, 0, &s));
+    assert_true(s > 8 * 3 + 7 - 1e-9);
+    t[1].end = 0, t[1].depth = 8; /* a ring: the first site makes two visits */
+    assert_ok(neb__planner_line_turns(v, t, 2, true, 8, 0, &s));
+    assert_true(s >= 8 * 6 - 1e-9 && s < 8 * 6 + 12);
+}
+
+static void a_stage_says_what_it_sends(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planner_cut cut;
+    struct neb_planner_stage_seen first, deep, last;
+    const struct neb_planner_layout one = {.data = 1, .tensor = 1, .pipeline = 1, .threads = 1},
+                                    copies = {.data = 2, .tensor = 1, .pipeline = 1, .zero = 1, .threads = 1};
+    char text[64];
+    world_open_words(&w, STAGED, "train.micro=4");
+    assert_ok(neb__planner_cut(&w.data, &cut));
+    neb__planner_cut_text(&cut, text, sizeof text);
+    assert_string_equal(text, "2 + 2");
+    assert_ok(neb__planner_rehearse_stage(&w.data, &cut, 0, &one, 1, false, &first));
+    assert_ok(neb__planner_rehearse_stage(&w.data, &cut, 0, &one, 4, false, &deep));
+    assert_ok(neb__planner_rehearse_stage(&w.data, &cut, 1, &one, 1, false, &last));
+    assert_int_equal(first.rank.state, deep.rank.state);
+    assert_true(deep.rank.runs > 3 * first.rank.runs && !first.returns && last.returns);
+    for (int k = 0; k < NEB_STAGE_BITS; k++) { /* four messages, and a table of sums */
+        const double rows = first.rows,
+                     frame = (double)neb__activations_size(1000, 32, neb__stage_bits[k]) / 1000;
+        assert_true(first.sent[k].back == 0 && last.sent[k].ahead == 0);
+        assert_true(first.sent[k].ahead > 4 * rows * frame * 0.9 &&
+                    first.sent[k].ahead < 4 * rows * frame + 1000);
+        assert_true(fabs(last.sent[k].back / first.sent[k].ahead - 1) < 1e-9);
+    }
+    const double parameters = first.parameters + last.parameters; /* each of them is at one site */
+    assert_true(parameters > 4.0 * (double)first.rank.values &&
+                parameters < 4.0 * (double)first.rank.values + 4000);
+    assert_ok(neb__planner_rehearse_stage(&w.data, &cut, 1, &copies, 1, false,
+                                          &deep)); /* each copy has a half of the moments */
+    assert_true(deep.rank.state < last.rank.state);
+    assert_true(fabs(deep.sent[2].back / last.sent[2].back - 1) < 1e-9);
+    world_close(&w);
+}
+
+static void cut_with(const char *words, const char *want)
+{
+    struct world w;
+    struct neb_planner_cut cut;
+    char text[64];
+    world_open_words(&w, STAGED, words);
+    assert_ok(neb__planner_cut(&w.data, &cut));
+    neb__planner_cut_text(&cut, text, sizeof text);
+    assert_string_equal(text, want);
+    world_close(&w);
+}
+
+static void the_cut_knows_what_sites_have(void **state)
+{
+    (void)state;
+    cut_with("sites[0].train.memory=100MiB", "2 + 2"); /* there is room */
+    cut_with("sites[0].train.threads=6 sites[1].train.threads=2", "3 + 1");
+    cut_with("sites[0].train.threads=2", "2 + 2"); /* nobody knows how fast the other one is */
+    cut_with("sites[0].train.speed=100 sites[1].train.speed=300", "1 + 3");
+    cut_with("sites[0].train.threads=1 sites[1].train.threads=1 sites[1].parallel.data=3", "1 + 3");
+    cut_with("train.tokens=2048 sites[1].train.memory=6MiB", "3 + 1");
+    cut_with("train.tokens=2048 sites[0].train.memory=6MiB", "1 + 3");
+    cut_with("train.tokens=2048 model.tied=yes model.layers=8 sites[0].train.memory=1GiB", "2 + 4 + 2");
+    cut_with("train.tokens=2048 model.tied=yes model.layers=8 sites[1].train.memory=12MiB", "3 + 2 + 3");
+}
+
+static void pipelines_are_rows_of_the_plan(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planned p;
+    const struct neb_planner_costs costs = made_up();
+    struct neb_planner_order o = {
+        .data = &w.data,
+        .costs = &costs,
+        .place = {.slots = 2, .near = 2, .host = true, .machine = 1e12, .device = HUGE_VAL},
+        .line = {1e8, 0.05},
+        .price = 1e-9};
+    world_open_words(&w, STAGED, "train.micro=4 sites[1].train.memory=100MiB");
+    assert_ok(neb__planner_make(&o, &p));
+    assert_int_equal(p.fit, 2);
+    assert_true(p.values > 0 && p.tokens > 0);
+    assert_true(p.row[0].line && p.row[0].line->bits == 8 &&
+                p.row[1].line->bits == 4); /* the line carries 8 */
+    assert_true(p.row[0].line->site[0].depth > 1 && p.row[0].line->site[1].depth == 1);
+    assert_true(p.row[0].wan.bytes > 1.5 * p.row[1].wan.bytes && p.row[0].step_s > 0.05);
+    assert_true(fabs(p.row[0].cost_all - 1e-9 * p.row[0].line->all_bytes) < 1e-9);
+    neb__planner_free(&p);
+    world_close(&w);
+    world_open_words(&w, STAGED, "train.micro=4 sites[1].train.memory=64KiB wan.bits=8");
+    assert_ok(neb__planner_make(&o, &p));
+    assert_true(!p.fit && p.rows == 1 && strstr(p.row[0].why, "site b: its stage needs"));
+    neb__planner_free(&p);
+    world_close(&w);
+    world_open_words(&w, STAGED, "sites[0].layers=3 sites[1].layers=3");
+    assert_ok(neb__planner_make(&o, &p));
+    assert_true(!p.fit && p.rows == 1 && strstr(p.row[0].why, "6 layers together") && p.values > 0);
+    neb__planner_free(&p);
+    world_close(&w);
+}
+
+static void every_site_chooses_the_same_strategy(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planner_strategy a, b;
+    world_open_words(&w, ENCODER "sites: [{name: a}, {name: b, parallel: {tensor: 2}}]\n",
+                     "sites[0].train.memory=64KiB sites[1].train.memory=64KiB");
+    assert_ok(neb__job_at(&w.job, "a"));
+    assert_ok(neb__planner_strategy(&w.data, &a));
+    assert_ok(neb__job_at(&w.job, "b"));
+    assert_ok(neb__planner_strategy(&w.data, &b));
+    assert_true(a.needs == b.needs && a.room == b.room && a.site == b.site && !a.fits);
+    world_close(&w);
+}
+
 /* ---- foreseen and measured ------------------------------------------------------------------------------------ */
 
 static void what_was_foreseen_is_found_again(void **state)
@@ -401,11 +548,11 @@ static void what_was_foreseen_is_found_again(void **state)
     struct neb_planner_figures f;
     char out[300], text[400];
     world_path("kept", out);
-    assert_status(neb__planner_recorded(out, &rows[0].layout, &f), NEB_ERR_NOTFOUND);
+    assert_status(neb__planner_recorded(out, &rows[0].layout, 0, &f), NEB_ERR_NOTFOUND);
     assert_ok(neb__planner_record(out, &p));
-    assert_ok(neb__planner_recorded(out, &rows[1].layout, &f));
+    assert_ok(neb__planner_recorded(out, &rows[1].layout, 0, &f));
     assert_true(f.step_s == 0.75 && f.memory == 1 << 21);
-    assert_status(neb__planner_recorded(out, &(struct neb_planner_layout){4, 1, 1, 0, false, 0, 0}, &f),
+    assert_status(neb__planner_recorded(out, &(struct neb_planner_layout){4, 1, 1, 0, false, 0, 0}, 0, &f),
                   NEB_ERR_NOTFOUND);
     neb__planner_compare(&f, &(struct neb_planner_figures){1.5, 1 << 21, -1}, text, sizeof text);
     assert_non_null(strstr(text, "(-50.0 %)"));
@@ -429,6 +576,11 @@ int main(void)
         cmocka_unit_test(a_line_carries_the_tokens_of_the_formula),
         cmocka_unit_test(lines_are_read),
         cmocka_unit_test(unit_site_with_few_sites_is_unusable),
+        cmocka_unit_test(turns_over_a_line_wait_for_it),
+        cmocka_unit_test(a_stage_says_what_it_sends),
+        cmocka_unit_test(the_cut_knows_what_sites_have),
+        cmocka_unit_test(pipelines_are_rows_of_the_plan),
+        cmocka_unit_test(every_site_chooses_the_same_strategy),
         cmocka_unit_test(what_was_foreseen_is_found_again),
     };
     return cmocka_run_group_tests(tests, world_set_up, world_tear_down);

@@ -1,5 +1,6 @@
 /* plan_print.c: see plan_print.h. */
 #include "cli/plan_print.h"
+#include "plan/line.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -55,16 +56,16 @@ static void print_rows(const struct neb_planner_words *w)
     const struct neb_planned *p = w->plan;
     const bool wan = p->fit && p->row[0].wan.sites > 1, cost = w->order->price > 0 && wan;
     printf("\n%-34s %12s %12s %12s %10s%s%s\n", "layout", "a process", "step", "tokens/s", "to the end",
-           wan ? "    leaves a site" : "", cost ? "       costs" : "");
+           wan ? "    leaves a site" : "", cost ? "       costs   all sites" : "");
     for (int i = 0; i < p->fit && i < w->shown; i++) {
         const struct neb_planner_row *r = &p->row[i];
         char name[96], total[32], out[32];
-        neb__planner_layout_text(&r->layout, name, sizeof name);
+        neb__planner_row_text(r, name, sizeof name);
         duration(r->total_s, total);
         bytes_text(r->wan.bytes, out);
         printf("%-34s %8.0f MiB %9.4f s  %12.0f %10s", name, r->memory / mib, r->step_s, r->tokens_s, total);
         if (wan) printf(" %16s", out);
-        if (cost) printf(" %11.2f", r->cost);
+        if (cost) printf(" %11.2f %11.2f", r->cost, r->cost_all);
         printf("\n");
     }
     if (!p->fit) printf("no layout fits\n");
@@ -75,12 +76,12 @@ static void print_best(const struct neb_planner_words *w)
     const struct neb_planner_row *r = w->plan->row;
     char name[96];
     if (!w->plan->fit) return;
-    neb__planner_layout_text(&r->layout, name, sizeof name);
+    neb__planner_row_text(r, name, sizeof name);
     printf("\nbest: %s. Of a step %.4f s are computing, %.4f s exchanges, %.4f s the update", name,
            r->compute_s, r->exchange_s, r->update_s);
-    if (r->layout.pipeline > 1) printf("; stages idle %.0f %%", 100 * r->idle);
+    if (r->layout.pipeline > 1 || r->line) printf("; stages idle %.0f %%", 100 * r->idle);
     printf("\n");
-    if (r->wan.sites > 1)
+    if (r->wan.sites > 1 && !r->line)
         printf("line: rung %s, interval %.0f steps; %s\n", r->wan.rung, r->wan.interval, r->wan.reason);
     if (r->wan.held > 0.5)
         printf("line: too thin for %.0f %% of the intervals; see wan.interval and peft\n", 100 * r->wan.held);
@@ -96,14 +97,14 @@ static void print_reasons(const struct neb_planner_words *w)
         int same = 0;
         bool before = false;
         for (int k = p->fit; k < p->rows; k++) {
-            if (strcmp(p->row[k].why, p->row[i].why)) continue;
+            if (strcmp(p->row[k].why, p->row[i].why) || !p->row[k].line != !p->row[i].line) continue;
             before |= k < i;
             same++;
         }
         if (before) continue;
         if (!told) printf("\nfell out:\n");
         if (++told > REASONS) break;
-        neb__planner_layout_text(&p->row[i].layout, name, sizeof name);
+        neb__planner_row_text(&p->row[i], name, sizeof name);
         printf("  %s%s: %s\n", name, same > 1 ? " and others" : "", p->row[i].why);
     }
 }
@@ -123,44 +124,84 @@ static bool could_be_pipeline(const struct neb_job *j)
     return trains && neb__wan_sites(j) == j->n_sites && j->n_sites > 1;
 }
 
-static struct neb_wan_pipeline pipeline_of(const struct neb_planner_words *w)
+/* The pipeline that would be taken, or the first that falls out; NULL: none was looked at. */
+static const struct neb_planner_row *pipeline_of(const struct neb_planned *p)
 {
-    const struct neb_job *j = w->order->data->job;
+    for (int i = 0; i < p->rows; i++)
+        if (p->row[i].line) return &p->row[i];
+    return NULL;
+}
+
+static struct neb_wan_pipeline line_of(const struct neb_planner_words *w, const struct neb_planner_row *r)
+{
     struct neb_wan_pipeline x;
-    const int bits = j->plan == NEB_STRATEGY_PIPELINE && j->wan.bits > 0 ? (int)j->wan.bits : 8;
-    neb__wan_pipeline(j, &w->order->line, j->n_sites, tokens_of_a_site(w->plan), (double)j->train.steps,
-                      w->plan->tokens, bits, &x);
+    neb__wan_pipeline(w->order->data->job, &w->order->line, r->line->cut.sites, tokens_of_a_site(w->plan),
+                      r->line->bits, &x);
     return x;
 }
 
-static void print_stages(const struct neb_planner_words *w)
+static void print_stages(const struct neb_planner_words *w, const struct neb_planner_row *r)
 {
     const struct neb_job *j = w->order->data->job;
-    for (int i = 0; w->stages && i < j->n_sites; i++)
-        printf("  site %s: its stage needs at least %.0f MiB\n", j->site[i].name, w->stages[i] / mib);
+    for (int i = 0; i < r->line->cut.sites; i++) {
+        const struct neb_planner_line_site *s = &r->line->site[i];
+        char name[96], out[32];
+        neb__planner_layout_text(&s->layout, name, sizeof name);
+        bytes_text(s->sent, out);
+        if (s->memory > 0)
+            printf("  site %s: %s, %d in flight, %.1f MiB a process; %s leave it\n", j->site[i].name, name,
+                   s->depth, s->memory / mib, out);
+    }
+}
+
+static void print_strategy(const struct neb_planner_words *w, bool chosen)
+{
+    const struct neb_planned *p = w->plan;
+    const struct neb_planner_row *r = pipeline_of(p);
+    const double held = p->fit && !p->row[0].line ? p->row[0].wan.held : 0;
+    if (!w->strategy.fits)
+        printf("strategy replica cannot be: the model needs %.0f MiB of a process, and %s %.0f MiB%s\n",
+               w->strategy.needs / mib,
+               w->strategy.site >= 0     ? "a site allows"
+               : w->order->costs->stated ? "the device has"
+                                         : "this machine has",
+               w->strategy.room / mib, chosen || !r || !r->fits ? "" : "; use strategy: pipeline");
+    else if (held > 0.5)
+        printf("a site can hold the model, but this line is too thin for most updates of strategy replica: "
+               "give it a "
+               "longer wan.interval, or train a part of the model (peft)\n");
+    else
+        printf("strategy replica is faster: a site can hold the model, and its updates cross beside the "
+               "computing%s\n",
+               chosen ? "; use it" : "");
+}
+
+static bool leaves_line_out(const struct neb_job *j)
+{
+    return j->plan == NEB_STRATEGY_RELAY || j->plan == NEB_STRATEGY_TUTOR;
 }
 
 static void print_pipeline(const struct neb_planner_words *w)
 {
     const struct neb_job *j = w->order->data->job;
     const bool chosen = j->plan == NEB_STRATEGY_PIPELINE;
-    char out[32];
+    const struct neb_planner_row *r = pipeline_of(w->plan);
+    if (leaves_line_out(j))
+        printf("\nline: nothing is planned for what strategy %s sends between its sites\n",
+               neb__strategy_name(j->plan));
     if (!could_be_pipeline(j) || (!chosen && !(w->order->line.rate > 0) && w->strategy.fits)) return;
-    const struct neb_wan_pipeline x = pipeline_of(w);
-    bytes_text(x.bytes, out);
-    printf("\npipeline between the sites (%.0f bits): ", floor(x.bits));
-    if (isfinite(x.line_tokens_s)) printf("the line carries %.0f tokens/s, ", x.line_tokens_s);
-    printf("the sites compute %.0f; %s cross each cut in each direction\n", x.replica_tokens_s, out);
-    print_stages(w);
-    if (w->strategy.fits)
-        printf("strategy replica is faster: a site can hold the model, and its updates cross beside the "
-               "computing%s\n",
-               chosen ? "; use it" : "");
-    else
-        printf("strategy replica cannot be: the model needs %.0f MiB of a process, and %s %.0f MiB%s\n",
-               w->strategy.needs / mib, w->strategy.site < 0 ? "this machine has" : "a site allows",
-               w->strategy.room / mib, chosen ? "" : "; use strategy: pipeline");
-    if (!w->strategy.fits && j->model.tied) printf("a pipeline between sites needs model.tied: no\n");
+    if (r) {
+        char cut[64];
+        const struct neb_wan_pipeline x = line_of(w, r);
+        neb__planner_cut_text(&r->line->cut, cut, sizeof cut);
+        printf("\npipeline between the sites, layers %s, %d bits", cut, r->line->bits);
+        if (isfinite(x.line_tokens_s)) printf("; the line carries %.0f tokens/s", x.line_tokens_s);
+        printf("\n");
+        print_stages(w, r);
+        if (!j->site[0].layers)
+            printf("  sites[].layers and wan.depth say another cut and number in flight\n");
+    }
+    print_strategy(w, chosen);
 }
 
 static void print_privacy(const struct neb_planner_words *w)
@@ -190,14 +231,36 @@ static void json_text(const char *s)
     putchar('"');
 }
 
-static void json_row(const struct neb_planner_row *r)
+/* What is of a pipeline between sites alone. */
+static void json_line(const struct neb_planner_row *r, const struct neb_job *j)
+{
+    const struct neb_planner_line *l = r->line;
+    char cut[64];
+    neb__planner_cut_text(&l->cut, cut, sizeof cut);
+    printf(",\"strategy\":\"pipeline\",\"cut\":\"%s\",\"bits\":%d,\"depth\":%d,\"all_wan_bytes\":%.0f,"
+           "\"sites\":[",
+           cut, l->bits, l->site[0].depth, l->all_bytes);
+    for (int i = 0; i < l->cut.sites; i++) {
+        const struct neb_planner_line_site *s = &l->site[i];
+        printf("%s{\"name\":", i ? "," : "");
+        json_text(j->site[i].name);
+        printf(",\"data\":%d,\"tensor\":%d,\"zero\":%d,\"depth\":%d,\"memory_bytes\":%.0f,\"wan_bytes\":%.0f,"
+               "\"fits\":"
+               "%s}",
+               s->layout.data, s->layout.tensor, s->layout.zero, s->depth, s->memory, s->sent,
+               s->memory > 0 && (!(s->room > 0) || s->memory <= s->room) ? "true" : "false");
+    }
+    putchar(']');
+}
+
+static void json_row(const struct neb_planner_row *r, const struct neb_job *j)
 {
     const struct neb_planner_layout *l = &r->layout;
     printf(
         "{\"data\":%d,\"tensor\":%d,\"pipeline\":%d,\"zero\":%d,\"memory_bytes\":%.0f,\"step_seconds\":%.9g,"
         "\"wan_bytes\":%.0f,\"fits\":%s",
-        l->data, l->tensor, l->pipeline, l->zero, r->memory, r->step_s, r->wan.bytes,
-        r->fits ? "true" : "false");
+        l->data, l->tensor, r->line ? r->line->cut.sites : l->pipeline, l->zero, r->memory, r->step_s,
+        r->wan.bytes, r->fits ? "true" : "false");
     printf(",\"sequence\":%s,\"offload\":\"%s\",\"threads\":%d,\"state_bytes\":%" PRId64
            ",\"run_bytes\":%" PRId64 ",\"host_bytes\":%.0f",
            l->sequence ? "true" : "false", neb__planner_offload_name(l->offload), l->threads, r->state,
@@ -205,9 +268,12 @@ static void json_row(const struct neb_planner_row *r)
     printf(
         ",\"compute_seconds\":%.9g,\"exchange_seconds\":%.9g,\"update_seconds\":%.9g,\"idle\":%.4g,\"tokens_"
         "per_second\":"
-        "%.9g,\"total_seconds\":%.9g,\"cost\":%.9g,\"wan_step_bytes\":%.0f,\"rung\":\"%s\",\"interval\":%.0f",
-        r->compute_s, r->exchange_s, r->update_s, r->idle, r->tokens_s, r->total_s, r->cost,
+        "%.9g,\"total_seconds\":%.9g,\"cost\":%.9g,\"cost_all_sites\":%.9g,\"wan_step_bytes\":%.0f,\"rung\":"
+        "\"%s\","
+        "\"interval\":%.0f",
+        r->compute_s, r->exchange_s, r->update_s, r->idle, r->tokens_s, r->total_s, r->cost, r->cost_all,
         r->wan.step_bytes, r->wan.rung, r->wan.interval);
+    if (r->line) json_line(r, j);
     if (*r->why) {
         printf(",\"reason\":");
         json_text(r->why);
@@ -215,28 +281,29 @@ static void json_row(const struct neb_planner_row *r)
     putchar('}');
 }
 
-static void json_rows(const struct neb_planner_row *row, int n)
+static void json_rows(const struct neb_planner_row *row, int n, const struct neb_job *j)
 {
     putchar('[');
     for (int i = 0; i < n; i++) {
         if (i) putchar(',');
-        json_row(&row[i]);
+        json_row(&row[i], j);
     }
     putchar(']');
 }
 
 static void json_pipeline(const struct neb_planner_words *w)
 {
-    const struct neb_job *j = w->order->data->job;
-    if (!could_be_pipeline(j)) return;
-    const struct neb_wan_pipeline x = pipeline_of(w);
-    printf(",\"replica_fits\":%s,\"site_pipeline\":{\"wan_bytes\":%.0f,\"bits\":%.4g,\"sites_tokens_per_"
-           "second\":%.9g",
-           w->strategy.fits ? "true" : "false", x.bytes, x.bits, x.replica_tokens_s);
+    const struct neb_planner_row *r = pipeline_of(w->plan);
+    if (leaves_line_out(w->order->data->job)) printf(",\"line_planned\":false");
+    if (!could_be_pipeline(w->order->data->job)) return;
+    printf(",\"replica_fits\":%s", w->strategy.fits ? "true" : "false");
+    if (!r) return;
+    const struct neb_wan_pipeline x = line_of(w, r);
+    printf(",\"site_pipeline\":{\"wan_bytes\":%.0f,\"bits\":%d", r->line->all_bytes, r->line->bits);
     if (isfinite(x.line_tokens_s))
-        printf(",\"line_tokens_per_second\":%.9g,\"tokens_per_second\":%.9g", x.line_tokens_s, x.tokens_s);
+        printf(",\"line_tokens_per_second\":%.9g,\"tokens_per_second\":%.9g", x.line_tokens_s, r->tokens_s);
     printf(",\"stage_bytes\":[");
-    for (int i = 0; w->stages && i < j->n_sites; i++) printf("%s%.0f", i ? "," : "", w->stages[i]);
+    for (int i = 0; i < r->line->cut.sites; i++) printf("%s%.0f", i ? "," : "", r->line->site[i].memory);
     printf("]}");
 }
 
@@ -245,9 +312,9 @@ static void print_json(const struct neb_planner_words *w)
     const struct neb_planned *p = w->plan;
     const struct neb_planner_order *o = w->order;
     printf("{\"layouts\":");
-    json_rows(p->row, p->fit < w->shown ? p->fit : w->shown);
+    json_rows(p->row, p->fit < w->shown ? p->fit : w->shown, o->data->job);
     printf(",\"rejected\":");
-    json_rows(p->row + p->fit, p->rows - p->fit);
+    json_rows(p->row + p->fit, p->rows - p->fit, o->data->job);
     printf(",\"parameters\":%" PRId64 ",\"tokens\":%.0f,\"stated\":%s,\"device\":", p->values, p->tokens,
            o->costs->stated ? "true" : "false");
     json_text(o->costs->device);

@@ -11,7 +11,6 @@ struct neb_planner_words {
     const struct neb_planner_order *order;
     struct neb_planner_privacy privacy;
     struct neb_planner_strategy strategy; /* of several sites that train */
-    const double *stages;                 /* (sites) what a stage at each of them needs; or NULL */
     int shown;                            /* layouts */
     bool json;
 };

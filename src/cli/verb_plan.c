@@ -5,6 +5,7 @@
 #include "plan/record.h"
 #include "train/plan_here.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,12 +38,12 @@ static neb_status read_price(const char *text, double *out)
     static const struct {
         const char *name;
         double bytes;
-    } units[] = {{"/GB", 1e9}, {"/GiB", 0x1p30}, {"/TB", 1e12}, {"/TiB", 0x1p40}, {"/MB", 1e6}, {"", 1e9}};
+    } units[] = {{"/GB", 1e9}, {"/GiB", 0x1p30}, {"/TB", 1e12}, {"/TiB", 0x1p40}, {"/MB", 1e6}};
     char *end;
     *out = 0;
     if (!text) return NEB_OK;
     const double price = strtod(text, &end);
-    for (size_t i = 0; end != text && price >= 0 && i < sizeof units / sizeof *units; i++)
+    for (size_t i = 0; end != text && isfinite(price) && price >= 0 && i < sizeof units / sizeof *units; i++)
         if (!strcmp(end, units[i].name)) {
             *out = price / units[i].bytes;
             return NEB_OK;
@@ -55,7 +56,7 @@ static neb_status plan(const struct options *o, const struct neb_job *job)
     struct neb_data data;
     struct neb_planner_costs costs;
     struct neb_planned made = {0};
-    struct neb_planner_order order = {.data = &data, .costs = &costs};
+    struct neb_planner_order order = {.data = &data, .costs = &costs, .lines = true};
     struct neb_planner_words words = {.plan = &made, .order = &order, .shown = (int)o->top, .json = o->json};
     NEB_TRY(read_price(o->price, &order.price));
     if (o->wan) NEB_TRY(neb__wan_line_read(o->wan, &order.line));
@@ -68,13 +69,8 @@ static neb_status plan(const struct options *o, const struct neb_job *job)
         status = neb__planner_find_costs(&data, &order.place, o->again, &costs);
     if (status == NEB_OK) status = neb__planner_make(&order, &made);
     if (status == NEB_OK) status = neb__planner_privacy(&data, (double)made.values, &words.privacy);
-    double stages[NEB_JOB_SITES];
     if (status == NEB_OK && job->n_sites > 1)
-        status = o->scale ? neb__planner_strategy(&data, &words.strategy)
-                          : neb__planner_strategy_here(&data, &order.place, &words.strategy);
-    if (status == NEB_OK && job->n_sites > 1 && !words.strategy.fits &&
-        neb__planner_stages(&data, stages) == NEB_OK)
-        words.stages = stages;
+        status = neb__planner_strategy_here(&data, &order.place, &made, &words.strategy);
     if (status == NEB_OK) neb__planner_print(&words);
     if (status == NEB_OK && !o->scale) status = neb__planner_record(job->out, &made);
     neb__planner_free(&made);

@@ -119,12 +119,20 @@ static void host_give_back(void *dev, void *p)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------- */
 
-/* Small values are those of the step, which the host reads again. Large ones, also between host and device, would only take
- * memory: a state that is kept on the host is nothing but reserved addresses, too. */
+/* Small values are those of the step, which the host reads again; large ones would only take memory. */
 static neb_status transfer(void *dev, void *dst, const void *src, size_t bytes)
 {
     (void)dev;
     if (bytes <= SMALL) memmove(dst, src, bytes);
+    return NEB_OK;
+}
+
+/* Between host and device: what a batch looks like is there, since ops check their indices. A state that is kept on the host goes
+ * in buckets of many MiB, and is nothing but reserved addresses. */
+static neb_status bring(void *dev, void *dst, const void *src, size_t bytes)
+{
+    (void)dev;
+    if (bytes <= LARGE) memmove(dst, src, bytes);
     return NEB_OK;
 }
 
@@ -223,7 +231,8 @@ neb_status neb__device_rehearse(struct neb_device *d)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a rehearsal");
     }
     *t = *d->ops;
-    t->copy = t->upload = t->download = transfer;
+    t->copy = transfer;
+    t->upload = t->download = bring;
     t->fill = fill;
     t->sync = sync;
     t->host_alloc = host_reserve;

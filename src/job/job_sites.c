@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -505,12 +506,29 @@ static int by_path(const void *a, const void *b)
     return strcmp((*x)->path, (*y)->path);
 }
 
+/* What the cut of a pipeline follows from (task/site_weights.h), so all sites must say the same of each of them. */
+static bool makes_cut(const struct neb_job *j, const char *path)
+{
+    static const char *const keys[] = {"].train.memory", "].train.threads", "].train.speed",
+                                       "].parallel.data", "].parallel.tensor"};
+    const char *rest = strchr(path, ']');
+    char automatic[64];
+    if (j->plan != NEB_STRATEGY_PIPELINE || j->site[0].layers || strncmp(path, "sites[", 6) || !rest)
+        return false;
+    snprintf(automatic, sizeof automatic, "%.*s].parallel.auto", (int)(rest - path), path);
+    for (int i = 0; !strncmp(rest, "].parallel.", 11) && i < j->doc.n; i++)
+        if (!strcmp(j->doc.list[i].path, automatic)) return false;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(rest, keys[i])) return true;
+    return false;
+}
+
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out)
 {
     const struct neb_doc_entry *list[4096];
     int n = 0;
     for (int i = 0; i < j->doc.n && n < 4096; i++)
-        if (!is_local(j->doc.list[i].path)) list[n++] = &j->doc.list[i];
+        if (!is_local(j->doc.list[i].path) || makes_cut(j, j->doc.list[i].path)) list[n++] = &j->doc.list[i];
     qsort(list, (size_t)n, sizeof *list, by_path);
     for (int i = 0; i < n; i++) {
         NEB_TRY(neb__buf_append(out, list[i]->path, strlen(list[i]->path)));

@@ -7,6 +7,8 @@
 #include "nn/model.h"
 #include "tensor/slot.h"
 
+#include <math.h>
+
 enum { MOVE = 16, ATTENDED = 128 }; /* a moved value in multiplications; keys that a query meets */
 static const double masked_share = 0.15;
 
@@ -145,6 +147,59 @@ neb_status neb__stage_cut(const struct neb_arch *a, int stages, struct neb_stage
     bool found = fits(cost, layers, stages, high, range);
     neb__free(cost);
     return found ? NEB_OK : neb__fail(NEB_ERR_INTERNAL, "no cut of %" PRId64 " layers was found", layers);
+}
+
+/* What is above its bytes is worse than any time. */
+static double strain(double work, double bytes, const struct neb_stage_room *room)
+{
+    static const double above = 1e30;
+    if (room->bytes > 0 && bytes > room->bytes) return above * bytes / room->bytes;
+    return work / room->speed;
+}
+
+double neb__stage_strain(const struct neb_arch *a, const struct neb_stage_range *r,
+                         const struct neb_stage_room *room, const double *layer_bytes)
+{
+    double work = 0, bytes = 0;
+    for (int64_t i = r->first; i < r->end; i++) work += cost_of(a, i), bytes += layer_bytes[i];
+    return strain(work, bytes, room);
+}
+
+/* best[s][e]: of the first s + 1 stages with the layers up to e; from[s][e]: where the last of them begins. */
+neb_status neb__stage_cut_for(const struct neb_arch *a, int64_t first, int64_t end, int stages, int64_t least,
+                              const struct neb_stage_room *room, const double *layer_bytes,
+                              struct neb_stage_range *range, double *most)
+{
+    const int64_t n = end - first, row = n + 1;
+    if (stages < 1 || n < stages)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "%" PRId64 " layers cannot be cut into %d stages: every stage needs a layer", n,
+                         stages);
+    double *best = NEB_NEW_ARRAY(double, (size_t)(stages * row));
+    int64_t *from = NEB_NEW_ARRAY(int64_t, (size_t)(stages * row));
+    if (!best || !from) {
+        neb__free(best);
+        neb__free(from);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " layers", n);
+    }
+    for (int64_t i = 0; i < stages * row; i++) best[i] = INFINITY;
+    for (int s = 0; s < stages; s++)
+        for (int64_t e = s ? s + 1 : least; e <= n; e++) {
+            double work = 0, bytes = 0;
+            for (int64_t b = e - 1; b >= s; b--) {
+                work += cost_of(a, first + b), bytes += layer_bytes[first + b];
+                if (!s && b) continue;
+                const double here = strain(work, bytes, &room[s]), before = s ? best[(s - 1) * row + b] : 0;
+                const double now = here > before ? here : before;
+                if (now < best[s * row + e]) best[s * row + e] = now, from[s * row + e] = b;
+            }
+        }
+    *most = best[(stages - 1) * row + n];
+    for (int64_t s = stages - 1, e = n; range && s >= 0; e = from[s * row + e], s--)
+        range[s] = (struct neb_stage_range){first + from[s * row + e], first + e};
+    neb__free(best);
+    neb__free(from);
+    return NEB_OK;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------- */

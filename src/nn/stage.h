@@ -36,6 +36,21 @@ bool neb__stage_has_layer(const struct neb_stage *s, int64_t layer);
  * entry a stage. NEB_ERR_CONFIG: there are fewer layers than stages; the message has the numbers */
 neb_status neb__stage_cut(const struct neb_arch *a, int stages, struct neb_stage_range *range);
 
+/* What a stage is cut for. */
+struct neb_stage_room {
+    double speed, bytes; /* beside the others; of memory, 0: no limit */
+};
+/* The same for stages that differ: the slowest one is as fast as it can be, and each stays within its bytes. Where that cannot be, the one
+ * that is furthest above is as near as it can be. layer_bytes: (layers). The first stage has at least `least` layers.
+ * *most: time of the slowest stage, or 1e30 and more where one is above its bytes. range NULL: only that.
+ *   NEB_ERR_CONFIG, NEB_ERR_NOMEM */
+neb_status neb__stage_cut_for(const struct neb_arch *a, int64_t first, int64_t end, int stages, int64_t least,
+                              const struct neb_stage_room *room, const double *layer_bytes,
+                              struct neb_stage_range *range, double *most);
+/* Of layers [first, end) at a stage: as `most` above. */
+double neb__stage_strain(const struct neb_arch *a, const struct neb_stage_range *r,
+                         const struct neb_stage_room *room, const double *layer_bytes);
+
 /* The part of the work of the model's ends (embeddings, head) that a stage with these layers has: 0 to 1. */
 double neb__stage_ends(const struct neb_arch *a, const struct neb_stage_range *r);
 /* Multiplications of the forward pass for a row of the batch: of one layer (cross: of a decoder behind an encoder) and of the ends. */

@@ -53,8 +53,8 @@ neb_status neb__planner_find_place(const struct neb_job *job, int slots, struct 
         p.exactly = true;
         here = false;
     }
-    if (job->plan != NEB_STRATEGY_REPLICA && job->n_sites)
-        p.slots = 1; /* a site of another strategy is one process */
+    if (job->n_sites && (job->plan == NEB_STRATEGY_RELAY || job->plan == NEB_STRATEGY_TUTOR))
+        p.slots = 1; /* a site of these strategies is one process */
     if (slots > 0) p.slots = slots;
     if (p.slots > NEB_JOB_RANKS) p.slots = NEB_JOB_RANKS;
     if (here) p.near = p.slots; /* more ranks than cores or devices share them */

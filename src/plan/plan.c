@@ -1,7 +1,9 @@
 /* plan.c: see plan.h. */
 #include "plan/plan.h"
 #include "base/mem.h"
+#include "base/log.h"
 #include "plan/forecast.h"
+#include "plan/line.h"
 #include "plan/measure.h"
 
 #include <stdlib.h>
@@ -23,14 +25,21 @@ int neb__planner_rank_counts(const struct neb_planner_place *place, int *out, in
 
 /* ---- candidates ----------------------------------------------------------------------------------------------- */
 
-static neb_status add(struct neb_planned *p, const struct neb_planner_layout *l)
+neb_status neb__planner_add(struct neb_planned *p, const struct neb_planner_layout *l,
+                            struct neb_planner_row **out)
 {
-    if (p->rows == ROWS_MOST) return NEB_OK;
     struct neb_planner_row *row = neb__realloc(p->row, (size_t)(p->rows + 1) * sizeof *row);
     if (!row) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d layouts", p->rows + 1);
     p->row = row;
-    row[p->rows++] = (struct neb_planner_row){.layout = *l};
+    *out = &row[p->rows++];
+    **out = (struct neb_planner_row){.layout = *l};
     return NEB_OK;
+}
+
+static neb_status add(struct neb_planned *p, const struct neb_planner_layout *l)
+{
+    struct neb_planner_row *row;
+    return p->rows < ROWS_MOST ? neb__planner_add(p, l, &row) : NEB_OK;
 }
 
 /* The ways of sharing the state. State on the host saves a device's memory: on the CPU it would save nothing. */
@@ -88,7 +97,14 @@ static neb_status to_the_end(const struct neb_planner_order *o, const struct neb
     NEB_TRY(neb__wan_replica(job, &o->line, (double)p->values, row->step_s, steps, &row->wan));
     row->total_s = steps * row->step_s;
     row->cost = row->wan.bytes * o->price;
+    row->cost_all = row->cost * row->wan.sites;
     return NEB_OK;
+}
+
+/* Seconds of the tokens of one step: the sites of a replica make theirs at the same time. */
+static double pace(const struct neb_planner_row *r)
+{
+    return r->line ? r->step_s * r->line->cut.sites : r->step_s;
 }
 
 /* Fast ones first; of equal ones those with fewer processes, then those that need less. */
@@ -97,35 +113,64 @@ static int faster(const void *a, const void *b)
     const struct neb_planner_row *x = a, *y = b;
     const int good = y->fits && y->timed, better = x->fits && x->timed;
     if (better != good) return good - better;
-    if (better && x->step_s != y->step_s) return x->step_s < y->step_s ? -1 : 1;
+    const bool a_other = x->line && x->line->other, b_other = y->line && y->line->other;
+    if (better && a_other != b_other) return a_other - b_other;
+    if (better && pace(x) != pace(y)) return pace(x) < pace(y) ? -1 : 1;
     if (x->fits != y->fits) return y->fits - x->fits;
     if (neb__planner_ranks(&x->layout) != neb__planner_ranks(&y->layout))
         return neb__planner_ranks(&x->layout) - neb__planner_ranks(&y->layout);
     return (x->memory > y->memory) - (x->memory < y->memory);
 }
 
+/* All layouts of the whole model at this site. */
+static neb_status whole_models(const struct neb_planner_order *o, struct neb_planned *p)
+{
+    NEB_TRY(candidates(p, o));
+    for (int i = 0; i < p->rows; i++) NEB_TRY(neb__planner_forecast(o, &p->row[i], &p->tokens, &p->values));
+    for (int i = 0; i < p->rows; i++)
+        if (p->row[i].fits && p->row[i].timed) NEB_TRY(to_the_end(o, p, &p->row[i]));
+    return NEB_OK;
+}
+
+/* Where no layout of the whole model was looked at. */
+static neb_status look_at_model(const struct neb_planner_order *o, struct neb_planned *p)
+{
+    const struct neb_planner_layout one = {.data = 1, .tensor = 1, .pipeline = 1};
+    struct neb_planner_job copy;
+    struct neb_rehearsal seen;
+    if (p->values) return NEB_OK;
+    neb__planner_job(o->data, &one, &copy);
+    copy.job.plan = NEB_STRATEGY_REPLICA;
+    const bool before = neb__log_hush(true);
+    neb_status status = neb__planner_rehearse(&copy.data, &one, &(struct neb_layout_place){0}, &seen);
+    neb__log_hush(before);
+    if (status != NEB_OK) return status == NEB_ERR_NOMEM ? status : NEB_OK; /* each row says what is wrong */
+    p->tokens = seen.tokens;
+    p->values = seen.values;
+    return NEB_OK;
+}
+
 neb_status neb__planner_make(const struct neb_planner_order *o, struct neb_planned *out)
 {
     struct neb_planned p = {0};
-    neb_status status = candidates(&p, o);
-    for (int i = 0; status == NEB_OK && i < p.rows; i++)
-        status = neb__planner_forecast(o, &p.row[i], &p.tokens, &p.values);
-    for (int i = 0; status == NEB_OK && i < p.rows; i++)
-        if (p.row[i].fits && p.row[i].timed) {
-            p.fit++;
-            status = to_the_end(o, &p, &p.row[i]);
-        }
+    const enum neb_strategy plan = o->data->job->plan;
+    neb_status status = plan == NEB_STRATEGY_PIPELINE ? NEB_OK : whole_models(o, &p);
+    if (status == NEB_OK && (plan == NEB_STRATEGY_PIPELINE || (o->lines && plan == NEB_STRATEGY_REPLICA)))
+        status = neb__planner_lines(o, &p);
+    if (status == NEB_OK) status = look_at_model(o, &p);
+    for (int i = 0; i < p.rows; i++) p.fit += p.row[i].fits && p.row[i].timed;
     if (status != NEB_OK) {
         neb__planner_free(&p);
         return status;
     }
-    qsort(p.row, (size_t)p.rows, sizeof *p.row, faster);
+    if (p.rows) qsort(p.row, (size_t)p.rows, sizeof *p.row, faster);
     *out = p;
     return NEB_OK;
 }
 
 void neb__planner_free(struct neb_planned *p)
 {
+    for (int i = 0; i < p->rows; i++) neb__free(p->row[i].line);
     neb__free(p->row);
     *p = (struct neb_planned){0};
 }

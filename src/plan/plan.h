@@ -25,8 +25,13 @@ struct neb_planner_place {
 /* What this machine, its Slurm allocation or parallel.hosts have for the job. slots: at most so many ranks; 0: all there are. */
 neb_status neb__planner_find_place(const struct neb_job *job, int slots, struct neb_planner_place *out);
 
+struct neb_planner_line; /* line.h */
+
 struct neb_planner_row {
     struct neb_planner_layout layout;
+    struct neb_planner_line *
+        line; /* a pipeline between the sites: the layout is that of this site's stage; NULL: the whole model is here */
+    bool uncut; /* such a pipeline, whose cut is refused */
     bool fits, timed;
     int64_t state, runs; /* bytes of the device of the rank that needs most */
     double memory;       /* both; and … */
@@ -35,7 +40,8 @@ struct neb_planner_row {
     double step_s, compute_s, exchange_s, update_s, idle; /* idle: share of the runs in which stages wait */
     double tokens_s;
     struct neb_wan_forecast wan;
-    double total_s, cost; /* to the job's end */
+    double total_s, cost; /* to the job's end; what leaves this site, and … */
+    double cost_all;      /* … what leaves any of them */
     char why[240];        /* it fell out */
 };
 
@@ -53,11 +59,15 @@ struct neb_planner_order {
     struct neb_wan_line line;
     double price;                          /* of a byte that leaves the site */
     const struct neb_planner_layout *only; /* this layout alone; NULL: all */
+    bool lines;                            /* also pipelines between sites, of a job that is none */
 };
 
 /* NEB_ERR_NOMEM. A layout that cannot be is a row with the reason. Owes a free. */
 neb_status neb__planner_make(const struct neb_planner_order *o, struct neb_planned *out);
 void neb__planner_free(struct neb_planned *p);
+/* An empty row; it is good until the next one. */
+neb_status neb__planner_add(struct neb_planned *p, const struct neb_planner_layout *l,
+                            struct neb_planner_row **out);
 
 /* The numbers of ranks that are looked at: 1, powers of two, all slots. Returns how many, at most `most`. */
 int neb__planner_rank_counts(const struct neb_planner_place *place, int *out, int most);

@@ -1,8 +1,11 @@
 /* record.c: see record.h. A line is
  *
- *     data tensor pipeline zero sequence offload : SECONDS BYTES BYTES */
+ *     data tensor pipeline zero sequence offload bits : SECONDS BYTES BYTES
+ *
+ * bits: of what crosses between the stages of a pipeline between sites; 0: the whole model is here. */
 #include "plan/record.h"
 #include "base/file.h"
+#include "plan/line.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,25 +30,26 @@ neb_status neb__planner_record(const char *out, const struct neb_planned *p)
     for (int i = 0; status == NEB_OK && i < p->fit; i++) {
         const struct neb_planner_row *r = &p->row[i];
         const struct neb_planner_layout *l = &r->layout;
-        status =
-            neb__buf_printf(&b, "%d %d %d %d %d %d : %.9g %.0f %.0f\n", l->data, l->tensor, l->pipeline,
-                            l->zero, l->sequence, (int)l->offload, r->step_s, r->first, r->wan.step_bytes);
+        status = neb__buf_printf(&b, "%d %d %d %d %d %d %d : %.9g %.0f %.0f\n", l->data, l->tensor,
+                                 l->pipeline, l->zero, l->sequence, (int)l->offload,
+                                 r->line ? r->line->bits : 0, r->step_s, r->first, r->wan.step_bytes);
     }
     if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0600);
     neb__buf_free(&b);
     return status;
 }
 
-static bool is_line_of(const char *line, const struct neb_planner_layout *l, struct neb_planner_figures *f)
+static bool is_line_of(const char *line, const struct neb_planner_layout *l, int bits,
+                       struct neb_planner_figures *f)
 {
-    int x[6];
-    return sscanf(line, "%d %d %d %d %d %d : %lf %lf %lf", &x[0], &x[1], &x[2], &x[3], &x[4], &x[5],
-                  &f->step_s, &f->memory, &f->wan_bytes) == 9 &&
-           x[0] == l->data && x[1] == l->tensor && x[2] == l->pipeline && x[3] == l->zero &&
+    int x[7];
+    return sscanf(line, "%d %d %d %d %d %d %d : %lf %lf %lf", &x[0], &x[1], &x[2], &x[3], &x[4], &x[5], &x[6],
+                  &f->step_s, &f->memory, &f->wan_bytes) == 10 &&
+           x[6] == bits && x[0] == l->data && x[1] == l->tensor && x[2] == l->pipeline && x[3] == l->zero &&
            x[4] == l->sequence && x[5] == (int)l->offload;
 }
 
-neb_status neb__planner_recorded(const char *out, const struct neb_planner_layout *l,
+neb_status neb__planner_recorded(const char *out, const struct neb_planner_layout *l, int bits,
                                  struct neb_planner_figures *figures)
 {
     char path[PATH];
@@ -59,7 +63,7 @@ neb_status neb__planner_recorded(const char *out, const struct neb_planner_layou
     for (char *line = (char *)b.data, *next; status == NEB_OK && !found && line && *line; line = next) {
         next = strchr(line, '\n');
         if (next) *next++ = '\0';
-        found = is_line_of(line, l, figures);
+        found = is_line_of(line, l, bits, figures);
         if (!next) break;
     }
     neb__buf_free(&b);

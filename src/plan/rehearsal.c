@@ -66,8 +66,18 @@ static void read_memory(struct neb_work *w, const struct neb_planner_layout *l, 
     if (l->offload == NEB_OFFLOAD_OPTIMIZER && half) out->offloaded += 4 * (double)ps->all_values;
 }
 
-neb_status neb__planner_rehearse(const struct neb_data *data, const struct neb_planner_layout *l,
-                                 const struct neb_layout_place *place, struct neb_rehearsal *out)
+static neb_status go(struct neb_work *work, const struct neb_layout *layout, const struct neb_job *job,
+                     const struct neb_rehearsal_links *x, struct neb_rehearsal *r)
+{
+    const int steps = steps_of(job);
+    if (x && !x->then) return NEB_OK;
+    NEB_TRY(make_steps(work, layout, steps, r));
+    return x ? x->then(x->arg, work, steps) : NEB_OK;
+}
+
+neb_status neb__planner_rehearse_linked(const struct neb_data *data, const struct neb_planner_layout *l,
+                                        const struct neb_layout_place *place,
+                                        const struct neb_rehearsal_links *x, struct neb_rehearsal *out)
 {
     struct neb_planner_job copy;
     struct neb_layout layout;
@@ -75,15 +85,23 @@ neb_status neb__planner_rehearse(const struct neb_data *data, const struct neb_p
     struct neb_rehearsal r = {0};
     neb__planner_job(data, l, &copy);
     copy.job.train.memory = 0;
+    copy.job.train.speed = 0;
+    if (x) copy.job.plan = NEB_STRATEGY_PIPELINE;
     NEB_TRY(neb__layout_pretend(&(struct neb_layout_sizes){l->data, l->pipeline, l->tensor}, place, true,
                                 &layout));
-    neb_status status = neb__work_open_ranks(&copy.data, 0, 1, NULL, &layout, &work);
-    if (status == NEB_OK) status = make_steps(work, &layout, steps_of(&copy.job), &r);
+    neb_status status = neb__work_open_ranks(&copy.data, 0, 1, x ? x->links : NULL, &layout, &work);
+    if (status == NEB_OK) status = go(work, &layout, &copy.job, x, &r);
     if (status == NEB_OK) read_memory(work, l, &r);
     neb__work_close(work);
     neb__layout_unpretend(&layout);
     if (status == NEB_OK) *out = r;
     return status;
+}
+
+neb_status neb__planner_rehearse(const struct neb_data *data, const struct neb_planner_layout *l,
+                                 const struct neb_layout_place *place, struct neb_rehearsal *out)
+{
+    return neb__planner_rehearse_linked(data, l, place, NULL, out);
 }
 
 neb_status neb__planner_rehearse_all(const struct neb_data *data, const struct neb_planner_layout *l,

@@ -9,6 +9,7 @@
 #define NEB_PLAN_REHEARSAL_H
 
 #include "plan/layout.h"
+#include "task/work.h"
 
 struct neb_rehearsal {
     int64_t state, runs;  /* bytes of the device: before the first run, and what the runs take */
@@ -22,6 +23,17 @@ struct neb_rehearsal {
 /* Of the rank at `place`. NEB_ERR_CONFIG: the layout does not fit the model; NEB_ERR_UNSUPPORTED, NEB_ERR_NOMEM */
 neb_status neb__planner_rehearse(const struct neb_data *data, const struct neb_planner_layout *l,
                                  const struct neb_layout_place *place, struct neb_rehearsal *out);
+
+/* The same with links to other sites. `then` is called behind the steps, before the memory is read; NULL: the rank opens everything
+ * and makes no step. */
+struct neb_rehearsal_links {
+    const struct neb_step_links *links;
+    neb_status (*then)(void *arg, struct neb_work *w, int steps);
+    void *arg;
+};
+neb_status neb__planner_rehearse_linked(const struct neb_data *data, const struct neb_planner_layout *l,
+                                        const struct neb_layout_place *place,
+                                        const struct neb_rehearsal_links *x, struct neb_rehearsal *out);
 
 /* The largest needs of all ranks. The stages of a pipeline differ; copies of the model, and ranks that share a layer, are
  * alike up to a block. */

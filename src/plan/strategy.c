@@ -75,6 +75,15 @@ neb_status neb__planner_strategy(const struct neb_data *data, struct neb_planner
     return NEB_OK;
 }
 
+/* Infinite: no layout of the whole model was looked at. */
+static double least_of(const struct neb_planned *p)
+{
+    double least = HUGE_VAL;
+    for (int i = 0; i < p->rows; i++)
+        if (!p->row[i].line && p->row[i].memory > 0) least = fmin(least, p->row[i].memory);
+    return least;
+}
+
 /* Of the layouts that this site may have, the one that needs least. */
 static neb_status least_here(const struct neb_data *data, const struct neb_planner_place *place,
                              double *needs)
@@ -87,40 +96,23 @@ static neb_status least_here(const struct neb_data *data, const struct neb_plann
     copy.job.plan = NEB_STRATEGY_REPLICA;
     struct neb_planner_order o = {.data = &copy.data, .costs = &none, .place = *place};
     o.place.cap = 0;
-    if (!data->job->parallel.automatic) o.only = &own;
+    if (!data->job->parallel.automatic && !place->exactly) o.only = &own;
     NEB_TRY(neb__planner_make(&o, &plan));
-    *needs = HUGE_VAL;
-    for (int i = 0; i < plan.rows; i++)
-        if (plan.row[i].memory > 0) *needs = fmin(*needs, plan.row[i].memory);
+    *needs = least_of(&plan);
     neb__planner_free(&plan);
     return NEB_OK;
 }
 
 neb_status neb__planner_strategy_here(const struct neb_data *data, const struct neb_planner_place *place,
-                                      struct neb_planner_strategy *out)
+                                      const struct neb_planned *made, struct neb_planner_strategy *out)
 {
     const double room = place->host ? place->machine : place->device;
     struct neb_planner_strategy s;
-    double needs;
+    double needs = made ? least_of(made) : HUGE_VAL;
     NEB_TRY(neb__planner_strategy(data, &s));
-    NEB_TRY(least_here(data, place, &needs));
+    if (!isfinite(needs)) NEB_TRY(least_here(data, place, &needs));
     if (s.site < 0 || (s.fits && room / needs < s.room / s.needs))
         s = (struct neb_planner_strategy){needs, room, -1, needs <= room};
     *out = s;
     return NEB_OK;
-}
-
-neb_status neb__planner_stages(const struct neb_data *data, double *bytes)
-{
-    const struct neb_planner_layout l = {.data = 1, .tensor = 1, .pipeline = data->job->n_sites};
-    if (data->job->site[0].layers > 0) return NEB_ERR_UNSUPPORTED;
-    const bool before = neb__log_hush(true);
-    neb_status status = NEB_OK;
-    for (int i = 0; status == NEB_OK && i < l.pipeline; i++) {
-        struct neb_rehearsal r;
-        status = neb__planner_rehearse(data, &l, &(struct neb_layout_place){.pipeline = i}, &r);
-        if (status == NEB_OK) bytes[i] = (double)(r.state + r.runs);
-    }
-    neb__log_hush(before);
-    return status;
 }

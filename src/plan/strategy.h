@@ -18,18 +18,15 @@ struct neb_planner_strategy {
  * layout that the job gives it, on the CPU with one thread, whatever it has; `parallel: auto` counts as one process. Where sites have texts
  * of their own the batches may differ, and only the state of the training counts. */
 neb_status neb__planner_strategy(const struct neb_data *data, struct neb_planner_strategy *out);
-/* The same, and beside it this machine: what it has for the layout of its own that needs least. */
+/* The same, and beside it what there is here (`place`) for the layout of its own that needs least. made: a plan of these layouts;
+ * NULL: they are rehearsed. */
 neb_status neb__planner_strategy_here(const struct neb_data *data, const struct neb_planner_place *place,
-                                      struct neb_planner_strategy *out);
+                                      const struct neb_planned *made, struct neb_planner_strategy *out);
 
 /* Whether the job leaves the choice to memory: strategy auto, and all sites train. */
 bool neb__planner_strategy_open(const struct neb_job *job);
 /* … and whether it says how much memory some site has. */
 bool neb__planner_strategy_limited(const struct neb_job *job);
-/* What the stage of each site needs at least, with as many micro-batches in flight as stages follow. bytes: (sites).
- *   NEB_ERR_UNSUPPORTED (quiet)  the layers are given by hand */
-neb_status neb__planner_stages(const struct neb_data *data, double *bytes);
-
 /* The model is one that can be cut between sites. */
 bool neb__planner_can_be_cut(const struct neb_job *job);
 

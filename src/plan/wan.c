@@ -186,13 +186,12 @@ static double with_scales(int bits)
 }
 
 void neb__wan_pipeline(const struct neb_job *job, const struct neb_wan_line *line, int sites, double tokens_s,
-                       double steps, double tokens, int bits, struct neb_wan_pipeline *out)
+                       int bits, struct neb_wan_pipeline *out)
 {
     const double width = (double)job->model.hidden, wide = with_scales(bits);
     struct neb_wan_pipeline p = {.bits = wide};
     p.line_tokens_s = line->rate > 0 ? goodput * line->rate / (width * wide) : HUGE_VAL;
     p.replica_tokens_s = sites * tokens_s;
     p.tokens_s = fmin(p.line_tokens_s, p.replica_tokens_s);
-    p.bytes = steps * tokens * width * wide / 8;
     *out = p;
 }

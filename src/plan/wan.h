@@ -28,18 +28,17 @@ struct neb_wan_forecast {
 neb_status neb__wan_replica(const struct neb_job *job, const struct neb_wan_line *line, double values,
                             double step_s, double steps, struct neb_wan_forecast *out);
 
-/* A pipeline between the sites. */
+/* What a line carries of a pipeline between the sites (plan/line.h has its steps and its bytes). */
 struct neb_wan_pipeline {
     double bits;          /* of a value with its scales */
     double line_tokens_s; /* that the line carries: 0.92 line / (hidden bits) */
     double tokens_s;      /* the smaller of that and of what the sites compute */
-    double bytes;         /* that cross a cut in one direction until the job's end */
     double replica_tokens_s;
 };
 
-/* tokens_s: what one site alone trains; steps, tokens: of a site. */
+/* tokens_s: what one site alone trains. */
 void neb__wan_pipeline(const struct neb_job *job, const struct neb_wan_line *line, int sites, double tokens_s,
-                       double steps, double tokens, int bits, struct neb_wan_pipeline *out);
+                       int bits, struct neb_wan_pipeline *out);
 
 int neb__wan_sites(const struct neb_job *job); /* that train */
 

@@ -5,9 +5,12 @@
  * (text/batch_outline.h), and the site needs no text. */
 #include "task/site_cut.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "task/settle.h"
+#include "task/site_weights.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* The encoder and the first layer of the decoder share the token table. */
 static void keep_starts(const struct neb_arch *a, int stages, struct neb_stage_range *range)
@@ -84,6 +87,74 @@ static neb_status close_ring(const struct neb_job *j, const struct neb_arch *a, 
     return NEB_OK;
 }
 
+/* ---- sites that differ ---------------------------------------------------------------------------------------- */
+
+/* What the first site has of a ring: both ends, of nearly as many layers. */
+static double ends_strain(const struct neb_arch *a, const struct neb_stage_range *hole,
+                          const struct neb_stage_room *room, const double *bytes)
+{
+    const struct neb_stage_range head = {0, hole->first}, tail = {hole->end, neb__stage_layers(a)};
+    const struct neb_stage_room free_speed = {room->speed, 0};
+    double held = 0;
+    for (int64_t i = 0; i < tail.end; i++) held += i < head.end || i >= tail.first ? bytes[i] : 0;
+    if (room->bytes > 0 && held > room->bytes) return 1e30 * held / room->bytes;
+    return neb__stage_strain(a, &head, &free_speed, bytes) + neb__stage_strain(a, &tail, &free_speed, bytes);
+}
+
+static neb_status ring_for(const struct neb_job *j, const struct neb_arch *a,
+                           const struct neb_stage_room *room, const double *bytes,
+                           struct neb_stage_range *range, struct neb_stage_range *hole)
+{
+    const int64_t all = neb__stage_layers(a), least = a->kind == NEB_ENCODER_DECODER ? a->layers + 1 : 1;
+    const int others = j->n_sites - 1;
+    struct neb_stage_range middle[NEB_JOB_SITES];
+    double best = INFINITY, most;
+    for (int64_t head = least; head < all; head++)
+        for (int64_t tail = 1; tail <= all - head - others; tail++) {
+            const struct neb_stage_range h = {head, all - tail};
+            if (least == 1 && (tail > head + 1 || head > tail + 1)) continue;
+            const double own = ends_strain(a, &h, room, bytes);
+            if (own >= best) continue;
+            NEB_TRY(neb__stage_cut_for(a, h.first, h.end, others, 1, room + 1, bytes, middle, &most));
+            if (fmax(own, most) >= best) continue;
+            best = fmax(own, most);
+            *hole = h;
+            for (int i = 0; i < others; i++) range[i + 1] = middle[i];
+        }
+    return NEB_OK; /* not found: the equal cut stays */
+}
+
+static bool is_above(const struct neb_job *j, const struct neb_arch *a, const struct neb_stage_room *room,
+                     const double *bytes, const struct neb_stage_range *range,
+                     const struct neb_stage_range *hole)
+{
+    for (int i = 0; i < j->n_sites; i++)
+        if ((!i && hole->end ? ends_strain(a, hole, room, bytes)
+                             : neb__stage_strain(a, &range[i], &room[i], bytes)) >= 1e30)
+            return true;
+    return false;
+}
+
+/* Equal stages stay as they are where all sites are alike, and each has room for its own. */
+static neb_status weigh(const struct neb_job *j, const struct neb_model_config *model,
+                        const struct neb_arch *a, struct neb_stage_range *range, struct neb_stage_range *hole)
+{
+    struct neb_site_weights w;
+    const int64_t all = neb__stage_layers(a), first = a->kind == NEB_ENCODER_DECODER ? a->layers + 1 : 1;
+    double *bytes, most;
+    neb__site_weights(j, &w);
+    if (!w.limited && !w.paced) return NEB_OK;
+    NEB_TRY(neb__site_layer_bytes(j, model, a, &bytes));
+    neb_status status = NEB_OK;
+    if (w.paced || is_above(j, a, w.site, bytes, range, hole)) {
+        const int64_t least = all - first >= j->n_sites - 1 ? first : 1;
+        status = hole->end ? ring_for(j, a, w.site, bytes, range, hole)
+                           : neb__stage_cut_for(a, 0, all, j->n_sites, least, w.site, bytes, range, &most);
+    }
+    neb__free(bytes);
+    return status;
+}
+
 neb_status neb__site_cut(const struct neb_job *j, const struct neb_model_config *model,
                          struct neb_stage_range *range, struct neb_stage_range *hole)
 {
@@ -96,6 +167,7 @@ neb_status neb__site_cut(const struct neb_job *j, const struct neb_model_config 
         NEB_TRY(neb__stage_cut(&a, j->n_sites, range));
         keep_starts(&a, j->n_sites, range);
         if (closes(j, &a)) NEB_TRY(close_ring(j, &a, range, hole));
+        NEB_TRY(weigh(j, model, &a, range, hole));
     }
     return check_table(j, &a, range);
 }

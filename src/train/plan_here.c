@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "plan/line.h"
 #include "plan/measure.h"
 #include "plan/record.h"
 #include "plan/strategy.h"
@@ -193,7 +194,7 @@ static neb_status nothing_fits(const struct neb_job *job, const struct neb_plann
         if (p->row[i].memory > 0 && (!(least->memory > 0) || p->row[i].memory < least->memory))
             least = &p->row[i];
     if (!p->rows) return neb__doc_fail(&job->doc, "parallel.auto", "parallel: auto found no layout");
-    neb__planner_layout_text(&least->layout, name, sizeof name);
+    neb__planner_row_text(least, name, sizeof name);
     return neb__doc_fail(
         &job->doc, "parallel.auto",
         "parallel: auto found no layout that fits; the one that needs least is %s: %s. Make train.tokens "
@@ -206,9 +207,9 @@ static void say_choice(const struct neb_planned *p)
 {
     char name[96], next[96];
     const struct neb_planner_row *best = p->row;
-    neb__planner_layout_text(&best->layout, name, sizeof name);
+    neb__planner_row_text(best, name, sizeof name);
     if (p->fit > 1) {
-        neb__planner_layout_text(&p->row[1].layout, next, sizeof next);
+        neb__planner_row_text(&p->row[1], next, sizeof next);
         neb__info("parallel: auto takes %s: %.4f s a step, %.0f MiB a process; next would be %s with %.4f s "
                   "and %.0f MiB",
                   name, best->step_s, best->memory / 0x1p20, next, p->row[1].step_s,
@@ -263,7 +264,8 @@ static neb_status judge_strategy(const struct neb_job *job, bool machine, struct
     neb_status status = neb__data_wanted(&data, "a plan", "the sites that have it compare the strategies");
     if (status == NEB_OK && machine) status = neb__planner_find_place(job, 0, &place);
     if (status == NEB_OK)
-        status = machine ? neb__planner_strategy_here(&data, &place, out) : neb__planner_strategy(&data, out);
+        status = machine ? neb__planner_strategy_here(&data, &place, NULL, out)
+                         : neb__planner_strategy(&data, out);
     neb__data_free(&data);
     return status;
 }

@@ -237,15 +237,21 @@ static void compare_with_plan(struct neb_trainer *t, const struct neb_conclusion
     struct neb_planner_figures foreseen, measured = {-1, (double)c->memory, -1};
     struct neb_session_status s = {0};
     const double steps = (double)(t->progress.step - t->began.step);
-    char text[512], name[96];
-    if (neb__planner_recorded(t->job->out, &l, &foreseen) != NEB_OK || steps < 1) return;
+    char text[512], name[128] = "";
+    const int bits = t->stage ? t->stage->bits : 0;
+    const int n =
+        bits ? snprintf(name, sizeof name, bits > 8 ? "a stage, fp%d, " : "a stage, int%d, ", bits) : 0;
+    if (neb__planner_recorded(t->job->out, &l, bits, &foreseen) != NEB_OK || steps < 1) return;
     const bool warm = t->warm.step > t->began.step && t->progress.step >= t->warm.step + WARM_LEAST;
     const struct neb_progress *from = warm ? &t->warm : &t->began;
     measured.step_s = (t->progress.seconds - from->seconds) / (double)(t->progress.step - from->step);
     if (neb__trainer_rounds(t)) neb_session_get_status(t->session, &s);
     if (neb__trainer_rounds(t) && t->loaded < 0) measured.wan_bytes = (double)s.bytes_out / steps;
+    if (t->stage && t->loaded < 0)
+        measured.wan_bytes =
+            (t->stage->end[NEB_AHEAD_OUT].all_bytes + t->stage->end[NEB_BACK_OUT].all_bytes) / steps;
     neb__planner_compare(&foreseen, &measured, text, sizeof text);
-    neb__planner_layout_text(&l, name, sizeof name);
+    neb__planner_layout_text(&l, name + n, sizeof name - (size_t)n);
     neb__metrics_note(t->metrics, NEB_PLAN_NOTE, text);
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
