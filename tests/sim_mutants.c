@@ -31,7 +31,8 @@ static bool is_rare(const char *mutant)
         "trust_acks",         "count_void",       "no_errands",      "convict_nobody", "trust_records",
         "count_from_one",     "wait_for_silent",  "void_in_silence", "no_detour",      "wait_once",
         "ask_the_gone",       "views_over_force", "close_orders",    "trust_claims",   "forget_early",
-        "go_with_the_leader", "ask_leader_only",  "ask_below",       "go_in_silence",  "keep_open"};
+        "go_with_the_leader", "ask_leader_only",  "ask_below",       "go_in_silence",  "keep_open",
+        "ask_before_looking"};
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)
         if (!strcmp(rare[i], mutant)) return true;
     return false;
@@ -43,8 +44,11 @@ static int known_seed(const char *mutant)
     static const struct {
         const char *name;
         int seed;
-    } known[] = {{"judge_briefly", 4955},      {"cells_in_vain", 7065297}, {"final_over_open", 11060341},
-                 {"believe_anybody", 9022085}, {"demand_proof", 71095102}, {"ask_before_looking", 25289}};
+    } known[] = {{"judge_briefly", 5068},
+                 {"cells_in_vain", 7065297},
+                 {"final_over_open", 4676},
+                 {"believe_anybody", 9022085},
+                 {"demand_proof", 71095102}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, mutant)) return known[i].seed;
     return 0;

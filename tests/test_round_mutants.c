@@ -4,6 +4,7 @@
 #include "check.h"
 #include "crowd.h"
 #include "base/bytes.h"
+#include "base/mem.h"
 #include "base/mutant.h"
 
 enum neb_mutant neb__mutant;
@@ -334,6 +335,30 @@ static void a_site_contributes_again_after_a_start(void **state)
     with_and_without(NEB_MUTANT_keep_open, an_update_is_too_old);
 }
 
+/* SURVIVORS names updates that may lie on this site's disk since the time before its start. Nobody else may have them any more. */
+static void a_sum_has_survivors(bool broken)
+{
+    struct solo s;
+    solo_create_secure(&s, 1, (struct neb_members){1, 15, 15, 15, NEB_NO_SITE});
+    solo_run(&s, 1000);
+    struct neb_record *rec = neb__record_new_sum(3, 0, 0);
+    rec->type = NEB_RECORD_SURVIVORS;
+    rec->index = 2, rec->c1 = 1, rec->attempt = 1;
+    for (uint16_t i = 0; i < 3; i++)
+        rec->update[i] = (struct neb_named){.site = i, .k = 1, .hash = {{(uint8_t)(i + 1)}}};
+    neb__sum_committed(s.r, rec);
+    solo_run(&s, 10000);
+    assert_int_equal(s.looked, broken ? 0 : 3);
+    neb__free(rec);
+    solo_stop(&s);
+}
+
+static void survivors_are_looked_for_on_the_own_disk(void **state)
+{
+    (void)state;
+    with_and_without(NEB_MUTANT_ask_before_looking, a_sum_has_survivors);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_judged_leader_can_vote_for_the_next),
         cmocka_unit_test(a_candidate_keeps_its_log_until_it_leads),
         cmocka_unit_test(a_site_contributes_again_after_a_start),
+        cmocka_unit_test(survivors_are_looked_for_on_the_own_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

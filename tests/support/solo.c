@@ -38,6 +38,7 @@ void solo_event(struct solo *s, struct neb_event ev)
         s->halts += a.type == NEB_ACT_HALT;
         if (a.type == NEB_ACT_REFUSED) s->refused += a.count, s->refused_site = a.site;
         s->cells_asked += a.type == NEB_ACT_FETCH_CELL;
+        s->looked += a.type == NEB_ACT_FETCH && a.site == NEB_NO_SITE;
         s->captures += a.type == NEB_ACT_CAPTURE;
         s->discards += a.type == NEB_ACT_DISCARD;
         s->ends += a.type == NEB_ACT_ENDED;

@@ -10,6 +10,7 @@ struct solo {
     struct neb_buf mark; /* on its disk */
     int64_t now;
     int notes, halts, cells_asked, captures, discards, ends;
+    int looked;       /* for an update on its own disk */
     uint64_t sent;    /* bytes of frames */
     uint64_t refused; /* names of updates beyond a quota */
     uint16_t refused_site;
