@@ -97,13 +97,18 @@ static void do_write(neb_session *s, const struct neb_action *a)
     neb__session_feed(s, &ev);
 }
 
-static void set_paused(neb_session *s, bool paused, bool ended)
+static void set_paused(neb_session *s, bool paused)
 {
     pthread_mutex_lock(&s->lock);
     s->paused = paused;
-    s->ended = s->ended || ended;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+}
+
+static void end_here(neb_session *s)
+{
+    set_paused(s, true);
+    s->driver.ends = true;
 }
 
 static void do_discard(neb_session *s, const struct neb_action *a)
@@ -116,7 +121,7 @@ static void do_discard(neb_session *s, const struct neb_action *a)
 static void removed(neb_session *s)
 {
     if (s->driver.leaves)
-        set_paused(s, true, true);
+        end_here(s);
     else
         neb__session_halt(s, "the operator removed this site from the run");
 }
@@ -154,9 +159,9 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_SETTLE: do_settle(s, a); break;
     case NEB_ACT_FETCH_CELL: neb__session_ask_cell(s, a->site, a->cell); break;
     case NEB_ACT_INSTALL: neb__session_install(s, a); break;
-    case NEB_ACT_PAUSE: set_paused(s, true, false); break;
-    case NEB_ACT_RESUME: set_paused(s, false, false); break;
-    case NEB_ACT_ENDED: set_paused(s, true, true); break;
+    case NEB_ACT_PAUSE: set_paused(s, true); break;
+    case NEB_ACT_RESUME: set_paused(s, false); break;
+    case NEB_ACT_ENDED: end_here(s); break;
     case NEB_ACT_HALT: halt(s, a); break;
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
     case NEB_ACT_REFUSED: neb__session_refused(s, a->site, NEB_QUOTA_WANTED, a->count); break;

@@ -135,6 +135,7 @@ static void publish(neb_session *s)
     s->status.stored = (int64_t)s->updates.files.bytes;
     s->status.root_at = (int64_t)st.root_at;
     memcpy(s->status.root, st.root.b, NEB_HASH_SIZE);
+    s->ended = s->ended || s->driver.ends;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
@@ -212,6 +213,7 @@ void *neb__session_driver(void *arg)
         pthread_mutex_unlock(&s->lock);
     }
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
+    if (!s->halted) publish(s); /* the run may have ended before this start */
     int64_t wake = wake_time(s);
     pthread_mutex_unlock(&s->busy);
     for (;;) {

@@ -89,8 +89,9 @@ struct neb_driver {
     bool feeding;
     struct neb_pending_event *pending, **pending_last; /* events that wait for the actions before them */
     uint64_t found;                                    /* committed when this process began */
-    bool found_end;                                    /* the run had ended then; under the session's lock */
-    bool leaves;                                       /* asked to be removed from the run */
+    bool ends;                     /* the session has ended once its last status is told */
+    bool found_end;                /* the run had ended then; under the session's lock */
+    bool leaves;                   /* asked to be removed from the run */
     int64_t orders_at, removed_at; /* ns: when orders.c looks again; when a removal was seen */
     int64_t lines_at;              /* ns: when the lines were last looked at */
     struct neb_finishing finishing;

@@ -104,13 +104,13 @@ void neb__session_capped(neb_session *s, const struct neb_record *rec)
     if (counts >= own->weight) return;
     const uint64_t n = ++s->capped;
     if (n & (n - 1)) return;
-    neb__warn("record %" PRIu64 ": this site's update has %" PRIu32 " tokens a step and counts as %" PRIu32
-              ", since the roster lets no site weigh more than %s (%" PRIu64
-              " of its updates so far); if the sites trust each other, the next roster is better sealed with "
-              "--influence '%s weights=%" PRIu32 "' (wan.influence of nebula-i lab)",
-              rec->index, own->weight, counts,
-              s->influence.weight_max ? "its rule says" : "four times the middle one", n,
-              NEB_INFLUENCE_DEFAULT, own->weight);
+    neb__warn(
+        "record %" PRIu64 ": this site's update has %" PRIu32 " tokens a step and counts as %" PRIu32
+        ", since the roster lets no site weigh more than %s (%" PRIu64
+        " of its updates so far); if the sites trust each other, the word 'weights=%" PRIu32
+        "' in the rule of the next roster lifts that (roster seal --influence; nebula-i lab: wan.influence)",
+        rec->index, own->weight, counts,
+        s->influence.weight_max ? "its rule says" : "four times the middle one", n, own->weight);
 }
 
 uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size)

@@ -110,9 +110,9 @@ static neb_status add_model(struct neb_buf *text, const struct neb_model_config 
 /* What a student's samples follow from, beside the text and its first parameters. */
 static neb_status add_student(struct neb_buf *text, const struct neb_split_site *s)
 {
-    static const char *const local[] = {
-        "log_every", "save_every",    "keep",    "eval_every", "threads", "device",  "dtype",
-        "fallback",  "deterministic", "average", "speed",      "steps",   "minutes", NULL};
+    static const char *const local[] = {"log_every", "save_every", "keep",     "eval_every",    "threads",
+                                        "device",    "dtype",      "fallback", "deterministic", "average",
+                                        "speed",     "steps",      "minutes",  "notice",        NULL};
     static const char *const none[] = {NULL};
     const struct neb_job_distill *d = &s->job->distill;
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, false, local));
@@ -137,9 +137,9 @@ static neb_status add_teacher(struct neb_buf *text, const struct neb_split_site 
 
 static neb_status add_generator(struct neb_buf *text, const struct neb_split_site *s)
 {
-    static const char *const local[] = {"log_every",     "save_every", "keep",  "eval_every",
-                                        "threads",       "device",     "dtype", "fallback",
-                                        "deterministic", "average",    "speed", NULL};
+    static const char *const local[] = {"log_every", "save_every", "keep",     "eval_every",    "threads",
+                                        "device",    "dtype",      "fallback", "deterministic", "average",
+                                        "speed",     "notice",     NULL};
     static const char *const none[] = {NULL};
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, false, local));
     NEB_TRY(add_model(text, &s->job->generator));

@@ -108,28 +108,59 @@ static int32_t limit_together(const struct neb_data *d, const struct neb_job_dat
     return d->job->objective->joins_pairs && neb__data_is_pair(c) ? (int32_t)d->job->train.max_len - 3 : 0;
 }
 
+/* What the tokens depend on beside the text. */
+static int settings_of(const struct neb_data *d, const struct neb_job_data *c, char *text, size_t size)
+{
+    char tok[2 * NEB_HASH_SIZE + 1];
+    neb__hash_hex(neb__tok_hash(d->tok), tok);
+    int n = snprintf(text, size, "%s|%" PRId64 "|%d", tok, d->job->train.max_len, neb__data_is_pair(c));
+    if (neb__tok_has_sides(d->tok) && c->flip) n += snprintf(text + n, size - (size_t)n, "|flip");
+    if (limit_together(d, c)) n += snprintf(text + n, size - (size_t)n, "|%d", limit_together(d, c));
+    if (c->copies > 1)
+        n += snprintf(text + n, size - (size_t)n, "|%" PRId64 "|%g", c->copies, d->job->tokenizer.dropout);
+    return n;
+}
+
+static neb_status folder_of(const struct neb_data *d, const char *text, size_t n, char *out, size_t size)
+{
+    struct neb_hash h;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    NEB_TRY(neb__hash(text, n, &h));
+    neb__hash_hex(&h, hex);
+    snprintf(out, size, "%s/%.*s", d->dir, NAME, hex);
+    return NEB_OK;
+}
+
+/* The set that an older version made, which went by the path, size and time of the text. False: there is none. */
+static bool older_set(const struct neb_data *d, const struct neb_job_data *c, char *out, size_t size)
+{
+    char text[2048];
+    int n = settings_of(d, c, text, sizeof text);
+    for (int i = 0; i < 2; i++) {
+        const char *file = i ? c->second : c->file;
+        struct stat st;
+        if (!file) continue;
+        if (stat(file, &st)) return false;
+        n += snprintf(text + n, sizeof text - (size_t)n, "|%.400s|%lld|%lld", file, (long long)st.st_size,
+                      (long long)st.st_mtime);
+        if ((size_t)n >= sizeof text) return false;
+    }
+    return folder_of(d, text, (size_t)n, out, size) == NEB_OK && neb__set_finished(out);
+}
+
 /* A folder name that changes when anything changes that the tokens depend on. */
 static neb_status set_name(const struct neb_data *d, const struct neb_job_data *c, char *out, size_t size,
                            bool *gone)
 {
     struct neb_hash h;
-    char text[512], hex[2 * NEB_HASH_SIZE + 1], tok[2 * NEB_HASH_SIZE + 1];
-    neb__hash_hex(neb__tok_hash(d->tok), tok);
-    int n =
-        snprintf(text, sizeof text, "2|%s|%" PRId64 "|%d", tok, d->job->train.max_len, neb__data_is_pair(c));
-    if (neb__tok_has_sides(d->tok) && c->flip) n += snprintf(text + n, sizeof text - (size_t)n, "|flip");
-    if (limit_together(d, c)) n += snprintf(text + n, sizeof text - (size_t)n, "|%d", limit_together(d, c));
-    if (c->copies > 1)
-        n += snprintf(text + n, sizeof text - (size_t)n, "|%" PRId64 "|%g", c->copies,
-                      d->job->tokenizer.dropout);
+    char text[512] = "2|", hex[2 * NEB_HASH_SIZE + 1];
+    int n = 2 + settings_of(d, c, text + 2, sizeof text - 2);
+    if (c->second) n += snprintf(text + n, sizeof text - (size_t)n, "|two");
     neb_status status = neb__data_content(d->dir, c, &h, gone);
     if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
     neb__hash_hex(&h, hex);
     n += snprintf(text + n, sizeof text - (size_t)n, "|%s", hex);
-    NEB_TRY(neb__hash(text, (size_t)n, &h));
-    neb__hash_hex(&h, hex);
-    snprintf(out, size, "%s/%.*s", d->dir, NAME, hex);
-    return NEB_OK;
+    return folder_of(d, text, (size_t)n, out, size);
 }
 
 static neb_status tokenise(const struct neb_data *d, const struct neb_job_data *c,
@@ -182,6 +213,7 @@ static neb_status open_own(struct neb_data *d, const struct neb_job_data *c, str
                            char *dir, struct neb_set **out, bool *made)
 {
     bool gone = false;
+    if (older_set(d, c, dir, 640)) return neb__set_open(dir, out);
     NEB_TRY(set_name(d, c, dir, 640, &gone));
     if (!neb__set_finished(dir)) {
         NEB_TRY(neb__data_lock(d, lock));
