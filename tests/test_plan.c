@@ -521,6 +521,49 @@ static void pipelines_are_rows_of_the_plan(void **state)
     world_close(&w);
 }
 
+/* A made-up layer of 0.06 s and ends of 0.02 s, in four micro-batches; the cut is 2 + 2. */
+static struct neb_planner_row line_row(const char *words)
+{
+    struct world w;
+    struct neb_planned p;
+    const struct neb_planner_costs costs = made_up();
+    struct neb_planner_order o = {
+        .data = &w.data,
+        .costs = &costs,
+        .place = {.slots = 1, .near = 1, .host = true, .machine = 1e12, .device = HUGE_VAL},
+        .line = {1e9, 0}};
+    world_open_words(&w, STAGED, words);
+    assert_ok(neb__planner_make(&o, &p));
+    assert_int_equal(p.rows, 1);
+    const struct neb_planner_row row = p.row[0];
+    neb__planner_free(&p);
+    world_close(&w);
+    return row;
+}
+
+/* Layers before the first trained one have no backward, and their stage waits for none. */
+static void frozen_layers_take_less_of_a_pipeline(void **state)
+{
+    (void)state;
+#define FIXED "train.micro=4 wan.bits=8 train.threads=1 "
+    const double layer = 0.06, head = 0.02;
+    const struct neb_planner_row all = line_row(FIXED),
+                                 last = line_row(FIXED "peft.freeze=*embed*,*layers.[012]*");
+    assert_true(all.compute_s > 4 * 2 * layer && all.compute_s < 4 * (2 * layer + head));
+    assert_true(last.compute_s > 4 * layer * 4 / 3 && last.compute_s < 4 * (layer * 4 / 3 + head));
+    /* the first stage's forward is in front, and the last one's turns follow one another */
+    assert_true(last.step_s >= last.compute_s && last.step_s < last.compute_s + layer);
+    assert_true(last.step_s < 0.8 * all.step_s);
+    /* a first stage that only runs forwards is the slow one: its backward does not count */
+    const struct neb_planner_row slow = line_row(FIXED "peft.freeze=*embed*,*layers.[012]* sites[0].layers=3 "
+                                                       "sites[1].layers=1");
+    assert_true(slow.compute_s > 4 * layer && slow.compute_s < 4 * (layer + head));
+    /* a body that no pattern names by number was measured frozen: its time is that of a forward */
+    const struct neb_planner_row body = line_row(FIXED "peft.method=frozen peft.train=head*");
+    assert_true(body.compute_s > 4 * 2 * layer && body.step_s >= body.compute_s);
+#undef FIXED
+}
+
 static void every_site_chooses_the_same_strategy(void **state)
 {
     (void)state;
@@ -580,6 +623,7 @@ int main(void)
         cmocka_unit_test(a_stage_says_what_it_sends),
         cmocka_unit_test(the_cut_knows_what_sites_have),
         cmocka_unit_test(pipelines_are_rows_of_the_plan),
+        cmocka_unit_test(frozen_layers_take_less_of_a_pipeline),
         cmocka_unit_test(every_site_chooses_the_same_strategy),
         cmocka_unit_test(what_was_foreseen_is_found_again),
     };

@@ -5,6 +5,7 @@
 #include "plan/measure.h"
 #include "plan/site.h"
 #include "plan/strategy.h"
+#include "plan/trained_layers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ struct lines {
     struct neb_planner_job job; /* strategy pipeline */
     struct neb_arch arch;
     struct neb_planner_cut cut;
+    double *share; /* of each layer, of what a trained one takes */
     struct neb_planner_site said[NEB_JOB_SITES];
     int own; /* this site; -1: the job was read as none */
     struct {
@@ -107,11 +109,29 @@ static bool cost_of(const struct lines *x, const struct neb_planner_layout *l, s
     return true;
 }
 
-static double runs_of(const struct lines *x, const struct neb_stage_range *r, const struct neb_layer_cost *c)
+/* Seconds of a micro-batch at a visit. */
+struct turn {
+    double forward, backward;
+};
+
+/* A frozen layer that a pattern does not name by number was measured as it is, which is its forward alone. */
+static double forward_of(const struct lines *x, double share, bool returns)
+{
+    return returns || share < 1 || x->o->costs->stated ? 1.0 / 3 : 1;
+}
+
+/* returns: gradients come back to these layers. */
+static struct turn runs_of(const struct lines *x, const struct neb_stage_range *r, bool returns,
+                           const struct neb_layer_cost *c)
 {
     const int64_t encoder = x->arch.kind == NEB_ENCODER_DECODER ? x->arch.layers : INT64_MAX;
-    double sum = c->ends * neb__stage_ends(&x->arch, r);
-    for (int64_t i = r->first; i < r->end; i++) sum += c->layer[i >= encoder];
+    const double ends = c->ends * neb__stage_ends(&x->arch, r);
+    struct turn sum = {ends / 3, returns ? ends * 2 / 3 : 0};
+    for (int64_t i = r->first; i < r->end; i++) {
+        const double layer = c->layer[i >= encoder], forward = forward_of(x, x->share[i], returns);
+        sum.forward += layer * forward;
+        if (returns) sum.backward += layer * (x->share[i] - forward);
+    }
     return sum;
 }
 
@@ -129,17 +149,41 @@ static double exchange(const struct lines *x, int size, int stride, const struct
     return g ? neb__costs_exchange(g, t) : 0;
 }
 
-/* Seconds of a micro-batch at this visit. train.speed is a pace that it keeps. */
-static double turn_of(const struct lines *x, int visit, const struct neb_planner_layout *l,
-                      const struct neb_planner_stage_seen *seen, const struct neb_layer_cost *c)
+/* Gradients come back from the next visit, or the loss is here. */
+static bool has_backward(const struct lines *x, const struct draft *d, int visit)
 {
+    const int last = x->cut.sites - 1 + x->cut.ring;
+    return visit == last || d->seen[(visit + 1) % x->cut.sites].returns;
+}
+
+/* train.speed is a pace that a site keeps: a third of it forwards, the rest backwards, which is also that of all of a second visit. */
+static void keep_pace(double whole, bool second, struct turn *t)
+{
+    const double all = t->forward + t->backward;
+    if (second && all > 0) {
+        const double slower = fmax(1, whole * 2 / 3 / all);
+        *t = (struct turn){t->forward * slower, t->backward * slower};
+    } else if (!second) {
+        t->forward = fmax(t->forward, whole / 3);
+        if (t->backward > 0) t->backward = fmax(t->backward, whole * 2 / 3);
+    }
+}
+
+static struct turn turn_of(const struct lines *x, const struct draft *d, int visit,
+                           const struct neb_layer_cost *c)
+{
+    const int site = visit % x->cut.sites;
+    const struct neb_planner_layout *l = &d->line->site[site].layout;
+    const struct neb_planner_stage_seen *seen = &d->seen[site];
     const struct neb_stage_range r = range_of(x, visit);
+    const bool returns = has_backward(x, d, visit);
     const double share = fmax(1, ceil((double)x->job.job.train.micro / l->data));
-    const double speed = x->said[visit % x->cut.sites].speed;
-    const double turn = runs_of(x, &r, c) + exchange(x, l->tensor, 1, &seen->rank.tensor) / share;
-    const double part =
-        visit == x->cut.sites ? 2.0 / 3 : 1; /* the pace of a second visit is that of a backward */
-    return speed > 0 ? fmax(turn, part * seen->rows / speed) : turn;
+    const double within = exchange(x, l->tensor, 1, &seen->rank.tensor) / share, speed = x->said[site].speed;
+    struct turn t = runs_of(x, &r, returns, c);
+    t.forward += returns ? within / 3 : within;
+    t.backward += returns ? within * 2 / 3 : 0;
+    if (speed > 0) keep_pace(seen->rows / speed, visit == x->cut.sites, &t);
+    return t;
 }
 
 static double end_of(const struct lines *x, const struct neb_planner_layout *l,
@@ -200,9 +244,10 @@ static neb_status time_row(struct lines *x, struct draft *d)
         const struct neb_planner_stage_sent *sent = neb__planner_stage_sent(&d->seen[s], d->line->bits);
         struct neb_layer_cost cost;
         if (!cost_of(x, &site->layout, &cost)) return NEB_OK;
-        const double turn = turn_of(x, v, &site->layout, &d->seen[s], &cost),
-                     takes = transfer(x, sent->message);
-        visit[v] = (struct neb_line_visit){turn / 3, turn * 2 / 3, takes, takes, v && d->seen[s].returns};
+        const struct turn turn = turn_of(x, d, v, &cost);
+        const double takes = transfer(x, sent->message);
+        visit[v] =
+            (struct neb_line_visit){turn.forward, turn.backward, takes, takes, v && d->seen[s].returns};
         turns[s] = (struct neb_line_turns){site->depth, site->layout.data,
                                            end_of(x, &site->layout, &d->seen[s], &cost)};
         row->compute_s =
@@ -277,17 +322,31 @@ static bool is_other(const struct lines *x, const struct draft *d)
     return d->line->bits == 8 ? slow : !slow;
 }
 
+/* Of all its visits. */
+static double turns_of_site(const struct lines *x, const struct draft *d, int site)
+{
+    struct neb_layer_cost cost;
+    double sum = 0;
+    if (!cost_of(x, &d->line->site[site].layout, &cost)) return 0;
+    for (int v = site; v < x->cut.sites + x->cut.ring; v += x->cut.sites) {
+        const struct turn t = turn_of(x, d, v, &cost);
+        sum += t.forward + t.backward;
+    }
+    return sum;
+}
+
+/* All stages are seen before one is timed: whether a stage has a backward is up to the one behind it. */
 static neb_status fill(struct lines *x, struct draft *d)
 {
     for (int i = 0; i < x->cut.sites; i++) {
         struct neb_planner_line_site *s = &d->line->site[i];
-        struct neb_layer_cost cost;
         s->layout = i == x->own || x->o->costs->stated ? d->row->layout : x->said[i].layout;
         s->room = room_of(x, i);
         NEB_TRY(see(x, i, &s->layout, 1, &d->seen[i]));
-        if (cost_of(x, &s->layout, &cost)) s->turn = turn_of(x, i, &s->layout, &d->seen[i], &cost);
-        if (x->cut.ring && !i && s->turn > 0)
-            s->turn += turn_of(x, x->cut.sites, &s->layout, &d->seen[0], &cost);
+    }
+    for (int i = 0; i < x->cut.sites; i++) {
+        struct neb_planner_line_site *s = &d->line->site[i];
+        s->turn = turns_of_site(x, d, i);
         NEB_TRY(settle_depth(x, d, i, s->turn));
         if (i == (x->own > 0 ? x->own : 0)) {
             d->row->state = d->seen[i].rank.state;
@@ -371,6 +430,15 @@ static neb_status add_all(struct lines *x, struct neb_planned *p)
     return NEB_OK;
 }
 
+static neb_status cut_model(struct lines *x)
+{
+    const int64_t n = neb__stage_layers(&x->arch);
+    NEB_TRY(neb__planner_cut(&x->job.data, &x->cut));
+    x->share = NEB_NEW_ARRAY(double, (size_t)n);
+    return x->share ? neb__trained_layers(&x->job.data, x->share, n)
+                    : neb__fail(NEB_ERR_NOMEM, "out of memory for a pipeline between sites");
+}
+
 neb_status neb__planner_lines(const struct neb_planner_order *o, struct neb_planned *p)
 {
     const struct neb_job *j = o->data->job;
@@ -386,8 +454,9 @@ neb_status neb__planner_lines(const struct neb_planner_order *o, struct neb_plan
     const bool before = neb__log_hush(true);
     neb_status status = neb__model_config_check(&o->data->models.model, &x->arch);
     for (int i = 0; status == NEB_OK && i < j->n_sites; i++) status = neb__planner_site(j, i, &x->said[i]);
-    const neb_status cut = status == NEB_OK ? neb__planner_cut(&x->job.data, &x->cut) : status;
+    const neb_status cut = status == NEB_OK ? cut_model(x) : status;
     neb__log_hush(before);
+    if (cut == NEB_ERR_NOMEM) status = cut;
     if (status == NEB_OK && cut == NEB_OK) {
         status = add_all(x, p);
     } else if (status == NEB_OK) { /* without a line it is one of no cut */
@@ -395,6 +464,7 @@ neb_status neb__planner_lines(const struct neb_planner_order *o, struct neb_plan
         if (status == NEB_OK) snprintf(row->why, sizeof row->why, "%.239s", neb_last_error());
         if (status == NEB_OK) row->uncut = true;
     }
+    neb__free(x->share);
     neb__free(x);
     return status;
 }
