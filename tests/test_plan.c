@@ -514,6 +514,14 @@ static void pipelines_are_rows_of_the_plan(void **state)
     assert_true(!p.fit && p.rows == 1 && strstr(p.row[0].why, "site b: its stage needs"));
     neb__planner_free(&p);
     world_close(&w);
+    const struct neb_planner_costs none = {0};
+    o.costs = &none; /* it is rejected, and does not say that it could be taken */
+    world_open_words(&w, STAGED, "train.micro=4 wan.bits=8");
+    assert_ok(neb__planner_make(&o, &p));
+    assert_true(!p.fit && p.rows == 1 && !p.row[0].fits && strstr(p.row[0].why, "was not measured"));
+    neb__planner_free(&p);
+    world_close(&w);
+    o.costs = &costs;
     world_open_words(&w, STAGED, "sites[0].layers=3 sites[1].layers=3");
     assert_ok(neb__planner_make(&o, &p));
     assert_true(!p.fit && p.rows == 1 && strstr(p.row[0].why, "6 layers together") && p.values > 0);

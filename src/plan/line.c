@@ -286,6 +286,7 @@ static void judge(const struct lines *x, struct draft *d)
     row->fits = !*row->why;
     if (row->fits && !row->timed)
         snprintf(row->why, sizeof row->why, "it fits, but its time was not measured");
+    row->fits &= row->timed; /* what is rejected does not say that it could be taken */
 }
 
 static void count_bytes(const struct lines *x, struct draft *d)
