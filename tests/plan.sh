@@ -53,6 +53,14 @@ has sites.log "line of 100 Mbit/s and 50 ms"; has sites.log "costs"; has sites.l
 "$nebula" plan sites.yaml out=far --scale 1xh100 wan.rung=int8 privacy.unit=site privacy.epsilon=4 > sites.log 2>&1 || fail "privacy"
 has sites.log "unit site is unusable here"
 
+# ---- what is refused before its memory is known has no verdict about it
+"$nebula" plan sites.yaml out=far --scale 1xh100 --wan 100mbit,50ms 'peft.train=nosuch.*' > wrong.log 2>&1 || fail "a plan of wrong patterns"
+has wrong.log "no parameter"; ! grep -q "strategy replica" wrong.log || fail "a verdict without a figure"
+"$nebula" plan sites.yaml out=far --scale 1xh100 --wan 100mbit,50ms 'peft.train=nosuch.*' --json > wrong.json 2> wrong.log || fail "wrong patterns --json"
+! grep -q "replica_fits" wrong.json || fail "replica_fits without a figure"
+"$nebula" plan sites.yaml out=far --scale 1xh100 'peft.train=nosuch.*' train.memory=1GiB > wrong.log 2>&1 && fail "a limit and wrong patterns"
+has wrong.log "no parameter"
+
 # ---- what a relay sends is not planned, which is said
 sed 's/^task:.*/task: rtd/; s/^model:.*/model: {hidden: 64, layers: 2, heads: 4}\ngenerator: {hidden: 32, layers: 1, heads: 2}/' job.yaml > relay.yaml
 echo 'sites: [{name: a, role: generator}, {name: b, role: discriminator}]' >> relay.yaml

@@ -587,6 +587,23 @@ static void every_site_chooses_the_same_strategy(void **state)
     world_close(&w);
 }
 
+/* Layouts that are refused for something else than memory say nothing about it. */
+static void a_refused_model_has_no_verdict(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_planner_strategy s;
+    const struct neb_planner_place place = {
+        .slots = 1, .near = 1, .host = true, .machine = 1e12, .device = HUGE_VAL};
+    world_open_words(&w, STAGED, "");
+    assert_ok(neb__planner_strategy_here(&w.data, &place, NULL, &s));
+    assert_true(s.known && s.fits && s.needs > 0 && s.room == 1e12);
+    w.job.parallel.tensor = 3; /* of two heads */
+    assert_ok(neb__planner_strategy_here(&w.data, &place, NULL, &s));
+    assert_true(!s.known && isfinite(s.needs));
+    world_close(&w);
+}
+
 /* ---- foreseen and measured ------------------------------------------------------------------------------------ */
 
 static void what_was_foreseen_is_found_again(void **state)
@@ -633,6 +650,7 @@ int main(void)
         cmocka_unit_test(pipelines_are_rows_of_the_plan),
         cmocka_unit_test(frozen_layers_take_less_of_a_pipeline),
         cmocka_unit_test(every_site_chooses_the_same_strategy),
+        cmocka_unit_test(a_refused_model_has_no_verdict),
         cmocka_unit_test(what_was_foreseen_is_found_again),
     };
     return cmocka_run_group_tests(tests, world_set_up, world_tear_down);

@@ -159,6 +159,7 @@ static void print_strategy(const struct neb_planner_words *w, bool chosen)
     const struct neb_planned *p = w->plan;
     const struct neb_planner_row *r = pipeline_of(p);
     const double held = p->fit && !p->row[0].line ? p->row[0].wan.held : 0;
+    if (!w->strategy.known) return;
     if (!w->strategy.fits)
         printf("strategy replica cannot be: the model needs %.0f MiB of a process, and %s %.0f MiB%s\n",
                w->strategy.needs / mib,
@@ -296,7 +297,7 @@ static void json_pipeline(const struct neb_planner_words *w)
     const struct neb_planner_row *r = pipeline_of(w->plan);
     if (leaves_line_out(w->order->data->job)) printf(",\"line_planned\":false");
     if (!could_be_pipeline(w->order->data->job)) return;
-    printf(",\"replica_fits\":%s", w->strategy.fits ? "true" : "false");
+    if (w->strategy.known) printf(",\"replica_fits\":%s", w->strategy.fits ? "true" : "false");
     if (!r) return;
     const struct neb_wan_pipeline x = line_of(w, r);
     printf(",\"site_pipeline\":{\"wan_bytes\":%.0f,\"bits\":%d", r->line->all_bytes, r->line->bits);

@@ -53,7 +53,7 @@ static neb_status needs_at(const struct neb_data *data, const struct neb_planner
     const bool before = neb__log_hush(true);
     neb_status status = neb__planner_rehearse_all(&copy.data, &l, &seen);
     neb__log_hush(before);
-    NEB_TRY(status);
+    if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
     *out = (double)(seen.state + (texts_differ(data->job) ? 0 : seen.runs));
     return NEB_OK;
 }
@@ -69,13 +69,13 @@ neb_status neb__planner_strategy(const struct neb_data *data, struct neb_planner
         if (!(s.memory > 0)) continue;
         NEB_TRY(needs_at(data, &s, &needs));
         if (least.site >= 0 && s.memory / needs >= least.room / least.needs) continue;
-        least = (struct neb_planner_strategy){needs, s.memory, i, needs <= s.memory};
+        least = (struct neb_planner_strategy){needs, s.memory, i, needs <= s.memory, true};
     }
     *out = least;
     return NEB_OK;
 }
 
-/* Infinite: no layout of the whole model was looked at. */
+/* Infinite: no layout of the whole model was looked at, or each was refused before. */
 static double least_of(const struct neb_planned *p)
 {
     double least = HUGE_VAL;
@@ -111,8 +111,8 @@ neb_status neb__planner_strategy_here(const struct neb_data *data, const struct 
     double needs = made ? least_of(made) : HUGE_VAL;
     NEB_TRY(neb__planner_strategy(data, &s));
     if (!isfinite(needs)) NEB_TRY(least_here(data, place, &needs));
-    if (s.site < 0 || (s.fits && room / needs < s.room / s.needs))
-        s = (struct neb_planner_strategy){needs, room, -1, needs <= room};
+    if (isfinite(needs) && (!s.known || (s.fits && room / needs < s.room / s.needs)))
+        s = (struct neb_planner_strategy){needs, room, -1, needs <= room, true};
     *out = s;
     return NEB_OK;
 }

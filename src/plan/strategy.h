@@ -11,7 +11,8 @@ struct neb_planner_strategy {
     double needs; /* bytes of a process with the whole model, or its part of it, at that site */
     double room;  /* what it has: its train.memory, or what this machine has; infinite: not known */
     int site;     /* the one that has least of what it needs; -1: this machine */
-    bool fits;    /* replica is possible, and faster */
+    bool fits;    /* replica is possible, and faster, as far as is known */
+    bool known; /* false: no site has a limit, and no whole model could be looked at; there are no figures */
 };
 
 /* From the job alone: every site comes to the same. Each site with a limit (sites[].train.memory, train.memory) is rehearsed in the

@@ -330,7 +330,7 @@ void neb__planner_question_pipeline(const struct neb_job *job)
     const bool before = neb__log_hush(true);
     neb_status status = judge_strategy(job, true, &s);
     neb__log_hush(before);
-    if (status == NEB_OK && s.fits)
+    if (status == NEB_OK && s.known && s.fits)
         neb__warn("strategy pipeline: a site can hold the whole model (%.0f MiB a process), and strategy "
                   "replica would then be "
                   "faster; nebula-i plan compares them",
