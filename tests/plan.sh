@@ -85,6 +85,8 @@ has refused.log "strategy: auto takes replica"
 # … or, where the job allows them all there is, by what this machine has
 refused "has no folder" train large-sites.yaml --site a out=no
 has refused.log "strategy: auto takes pipeline: .*the model is too large"
+refused "no parameter of the model matches" train sites.yaml --site a out=no 'peft.train=nosuch.*'
+! grep -q "takes pipeline" refused.log || fail "a refused model is taken for one that is too large"
 mkdir -p begun/checkpoints # a run that has begun as a replica is none
 refused "has no folder" train large-sites.yaml --site a out=begun
 ! grep -q "takes pipeline" refused.log || fail "a run that has begun changes its strategy"

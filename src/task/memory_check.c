@@ -180,8 +180,8 @@ static bool trains_model(const struct neb_job *j)
     return role != NEB_ROLE_GENERATOR && role != NEB_ROLE_TEACHER;
 }
 
-/* there: bytes of what the model is to be held in. */
-static neb_status foresee(const struct neb_job *job, double there, double copies, bool on_host)
+/* there: bytes of what the model is to be held in. *fits: false where memory is all that is wrong. */
+static neb_status foresee(const struct neb_job *job, double there, double copies, bool on_host, bool *fits)
 {
     struct neb_settled_models models;
     neb_params *ps;
@@ -191,28 +191,47 @@ static neb_status foresee(const struct neb_job *job, double there, double copies
     models.model.embedding_delta = false; /* its table is the generator's, which is not made here */
     NEB_TRY(neb_params_create(&ps));
     neb_status status = neb__model_create(&models.model, &job->peft, "", NULL, ps, &m);
-    if (status == NEB_OK) status = compare(job, ps, there, copies, on_host);
+    if (status == NEB_OK) {
+        status = compare(job, ps, there, copies, on_host);
+        *fits = status == NEB_OK;
+    }
     neb__model_destroy(m);
     neb_params_destroy(ps);
     return status;
 }
 
-neb_status neb__memory_foresee(const struct neb_job *job)
+static neb_status foresee_on_host(const struct neb_job *job, bool *fits)
 {
-    if (strcmp(job->train.device, "cpu") || !trains_model(job) || over_machines(job)) return NEB_OK;
-    return foresee(job, neb__memory_of_host(), on_one_machine(job) ? (double)job->parallel.data : 1, true);
+    if (!trains_model(job) || over_machines(job)) return NEB_OK;
+    const double copies = on_one_machine(job) ? (double)job->parallel.data : 1;
+    return foresee(job, neb__memory_of_host(), copies, true, fits);
 }
 
-neb_status neb__memory_foresee_here(const struct neb_job *job)
+static neb_status foresee_on_device(const struct neb_job *job, bool *fits)
 {
     const struct neb_device_config c = {.compute = NEB_F32, .threads = 1};
     struct neb_device_info info;
     neb_device *device;
-    if (!strcmp(job->train.device, "cpu")) return neb__memory_foresee(job);
     if (job->parallel.pipeline * job->parallel.tensor > 1)
         return NEB_OK; /* a device has a part of the model */
-    NEB_TRY(neb_device_open(job->train.device, &c, &device));
+    if (neb_device_open(job->train.device, &c, &device) != NEB_OK) return NEB_OK;
     neb_device_get_info(device, &info);
     neb_device_close(device);
-    return info.memory_total > 0 ? foresee(job, (double)info.memory_total, 1, false) : NEB_OK;
+    return info.memory_total > 0 ? foresee(job, (double)info.memory_total, 1, false, fits) : NEB_OK;
+}
+
+neb_status neb__memory_foresee(const struct neb_job *job)
+{
+    bool fits;
+    return strcmp(job->train.device, "cpu") ? NEB_OK : foresee_on_host(job, &fits);
+}
+
+neb_status neb__memory_foresee_here(const struct neb_job *job, bool *fits)
+{
+    bool enough = true;
+    neb_status status =
+        strcmp(job->train.device, "cpu") ? foresee_on_device(job, &enough) : foresee_on_host(job, &enough);
+    if (status != NEB_OK && enough) return status;
+    *fits = enough;
+    return NEB_OK;
 }

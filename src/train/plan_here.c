@@ -302,11 +302,13 @@ static bool has_begun(const struct neb_job *job, bool *as_pipeline)
 /* No site says how much memory it has: the limit is what this machine has. */
 static neb_status by_machine(const struct neb_job *job, bool *wants)
 {
+    bool fits = true;
     if (!neb__planner_can_be_cut(job) || has_begun(job, wants)) return NEB_OK;
     const bool before = neb__log_hush(true);
-    neb_status status = neb__memory_foresee_here(job);
+    neb_status status = neb__memory_foresee_here(job, &fits);
     neb__log_hush(before);
-    *wants = status == NEB_ERR_CONFIG;
+    if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
+    *wants = !fits;
     if (*wants)
         neb__info("strategy: auto takes pipeline: %s. The other sites decide by their own memory: say "
                   "sites[].train.memory, and all of them come to the same",
