@@ -90,6 +90,11 @@ refused "no parameter of the model matches" train sites.yaml --site a out=no 'pe
 mkdir -p begun/checkpoints # a run that has begun as a replica is none
 refused "has no folder" train large-sites.yaml --site a out=begun
 ! grep -q "takes pipeline" refused.log || fail "a run that has begun changes its strategy"
+refused "has no folder" train apart.yaml --site a out=begun # nor do limits change it
+! grep -q "strategy: auto" refused.log || fail "limits change the strategy of a run that has begun"
+mkdir -p begun-cut; touch begun-cut/stream.run # … and a pipeline stays one, with what it refuses
+refused "the sites of a pipeline have no common clock" train apart.yaml --site a out=begun-cut 'sites[1].train.memory=1GiB' train.minutes=2
+refused "too long" train apart.yaml --site a out="$(printf 'folder/%.0s' {1..600})"
 "$nebula" plan apart.yaml out=no --ranks 1 --wan 100mbit,50ms --json > apart.json 2> apart.log || fail "a plan for two strategies"
 has apart.json '"replica_fits":false'; has apart.json '"stage_bytes":\[[0-9]*,[0-9]*\]'
 has apart.json '"pipeline":2,.*"fits":false.*"strategy":"pipeline","cut":"3 + 1","bits":8'; has apart.json '"reason":"site b: its stage needs'

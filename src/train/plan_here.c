@@ -13,6 +13,7 @@
 #include "task/memory_check.h"
 #include "train/launch.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -289,21 +290,11 @@ static neb_status by_limits(const struct neb_job *job, bool *wants)
     return NEB_OK;
 }
 
-/* A run that has begun in this folder goes on as it is, whatever is free now. */
-static bool has_begun(const struct neb_job *job, bool *as_pipeline)
-{
-    char path[640];
-    snprintf(path, sizeof path, "%s/stream.run", job->out);
-    *as_pipeline = !access(path, F_OK);
-    snprintf(path, sizeof path, "%s/checkpoints", job->out);
-    return *as_pipeline || !access(path, F_OK);
-}
-
 /* No site says how much memory it has: the limit is what this machine has. */
 static neb_status by_machine(const struct neb_job *job, bool *wants)
 {
     bool fits = true;
-    if (!neb__planner_can_be_cut(job) || has_begun(job, wants)) return NEB_OK;
+    if (!neb__planner_can_be_cut(job)) return NEB_OK;
     const bool before = neb__log_hush(true);
     neb_status status = neb__memory_foresee_here(job, &fits);
     neb__log_hush(before);
@@ -316,10 +307,33 @@ static neb_status by_machine(const struct neb_job *job, bool *wants)
     return NEB_OK;
 }
 
+static neb_status is_there(const struct neb_job *job, const char *name, bool *there)
+{
+    char path[PATH_MAX];
+    const int n = snprintf(path, sizeof path, "%s/%s", job->out, name);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return neb__fail(NEB_ERR_CONFIG, "out: the path of the folder is too long: '%.60s…'", job->out);
+    *there = !access(path, F_OK);
+    return NEB_OK;
+}
+
+/* A run that has begun in this folder goes on as it is, whatever is free now and whatever the limits are. */
+static neb_status has_begun(const struct neb_job *job, bool *begun, bool *as_pipeline)
+{
+    bool as_replica;
+    NEB_TRY(is_there(job, "stream.run", as_pipeline));
+    NEB_TRY(is_there(job, "checkpoints", &as_replica));
+    *begun = *as_pipeline || as_replica;
+    return NEB_OK;
+}
+
 neb_status neb__planner_wants_pipeline(const struct neb_job *job, bool *wants)
 {
+    bool begun;
     *wants = false;
     if (!neb__planner_strategy_open(job) || neb__group_started()) return NEB_OK;
+    NEB_TRY(has_begun(job, &begun, wants));
+    if (begun) return NEB_OK;
     return neb__planner_strategy_limited(job) ? by_limits(job, wants) : by_machine(job, wants);
 }
 

@@ -21,7 +21,7 @@ neb_status neb__planner_find_costs(const struct neb_data *data, const struct neb
 neb_status neb__planner_choose(struct neb_job *job);
 
 /* `strategy: auto` of sites that all train: whether some site cannot hold the whole model. The limits are those of the job; without any,
- * this machine's memory, unless a run has begun in OUT. The job is then to be read again with strategy=pipeline. */
+ * this machine's memory. A run that has begun in OUT goes on as it is. The job is then to be read again with strategy=pipeline. */
 neb_status neb__planner_wants_pipeline(const struct neb_job *job, bool *wants);
 /* Warns where a pipeline between sites was asked for and replica would be faster. */
 void neb__planner_question_pipeline(const struct neb_job *job);
