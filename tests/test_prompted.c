@@ -143,11 +143,44 @@ static void several_answers_come_best_first(void **state)
     neb_device_close(device);
 }
 
+/* The long line's answer has room for three tokens; the others' have room for all. */
+static void an_answer_does_not_depend_on_the_batch(void **state)
+{
+    (void)state;
+    enum { N = 8 };
+    struct neb_ready m;
+    neb_device *device;
+    const struct neb_prompted_config c = {.prompt = prompt, .beams = 1, .results = 1, .max_new = MOST};
+    struct neb_prompted *p;
+    char longest[58];
+    const char *lines[N] = {"x", "xy", "e", longest, "yz", "k", "xyz", "m"};
+    char *got[N] = {NULL};
+    size_t most = 0;
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    make_folder("{\"eos_token_id\": 30}", none, &m, &device);
+    assert_ok(neb__prompted_open(&m, &c, &p));
+    assert_ok(neb__prompted_answer(p, lines, N, got));
+    for (int i = 0; i < N; i++) {
+        char *alone = NULL;
+        assert_ok(neb__prompted_answer(p, &lines[i], 1, &alone));
+        assert_string_equal(got[i], alone);
+        if (strlen(alone) > most) most = strlen(alone);
+        neb__free(alone);
+        neb__free(got[i]);
+    }
+    assert_true(most > 3);
+    neb__prompted_close(p);
+    neb__ready_close(&m);
+    neb_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_the_lines_of_generate),
         cmocka_unit_test(several_answers_come_best_first),
+        cmocka_unit_test(an_answer_does_not_depend_on_the_batch),
     };
     return cmocka_run_group_tests(tests, folder_set_up, folder_tear_down);
 }

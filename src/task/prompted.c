@@ -2,7 +2,10 @@
  *
  * Several lines are answered at once, by the search that translates. The answer is one line: what a model says behind it is the next
  * example of a prompt, or chat. So it ends at an end token, or at a token that is nothing but white space with a line end; a line end
- * inside a token cuts the text. */
+ * inside a token cuts the text.
+ *
+ * A batch's sequences share their room: the longest prompt and the longest answer must fit together. A line that would cut the
+ * others' answers, or its own, starts the next batch, so an answer does not depend on its neighbours. */
 #include "task/prompted.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -24,6 +27,7 @@ struct neb_prompted {
     int32_t room, longest;  /* of a sequence: of the decoding, of the model */
     struct neb_buf prompts; /* int32_t: of a batch */
     int32_t starts[BATCH + 1], most[BATCH], line[BATCH], n;
+    int32_t prompt, width;  /* the longest prompt and answer of the batch */
     int32_t *out, *lengths; /* (n, results, max_new); (n, results) */
 };
 
@@ -147,8 +151,15 @@ neb_status neb__prompted_tokens(const struct neb_tok *tok, const char *prompt, c
     return status;
 }
 
-/* The line is part of the batch, unless the model has no room for its answer. An answer is as long as a translation may be. */
-static neb_status add(struct neb_prompted *p, const char *line, int number)
+static void empty_batch(struct neb_prompted *p)
+{
+    p->n = p->prompt = p->width = 0;
+    neb__buf_clear(&p->prompts);
+}
+
+/* The line is part of the batch, unless the model has no room for its answer. An answer is as long as a translation may be.
+ * *full: the line does not fit beside the others, and the batch is as before. */
+static neb_status add(struct neb_prompted *p, const char *line, int number, bool *full)
 {
     const size_t before = p->prompts.len, n = strlen(line);
     NEB_TRY(neb__prompted_tokens(p->m->tok, p->c.prompt, line, n, &p->prompts));
@@ -156,10 +167,14 @@ static neb_status add(struct neb_prompted *p, const char *line, int number)
     int64_t most = 2 * tokens + 16;
     if (most > p->c.max_new) most = p->c.max_new;
     if (most > room) most = room;
-    if (most < 1) {
+    const int64_t prompt = tokens > p->prompt ? tokens : p->prompt, width = most > p->width ? most : p->width;
+    *full = most > 0 && p->n > 0 && prompt + width > p->longest;
+    if (most < 1 || *full) {
         p->prompts.len = before;
         return NEB_OK;
     }
+    p->prompt = (int32_t)prompt;
+    p->width = (int32_t)width;
     p->most[p->n] = (int32_t)most;
     p->line[p->n++] = number;
     p->starts[p->n] = (int32_t)(p->prompts.len / sizeof(int32_t));
@@ -201,17 +216,9 @@ static neb_status text_of(const struct neb_prompted *p, const int32_t *ids, int3
 static neb_status run(struct neb_prompted *p, char **out)
 {
     const int32_t *prompts = (const int32_t *)(const void *)p->prompts.data;
-    int32_t longest = 0, width = 0;
-    for (int i = 0; i < p->n; i++) {
-        const int32_t tokens = p->starts[i + 1] - p->starts[i];
-        if (tokens > longest) longest = tokens;
-        if (p->most[i] > width) width = p->most[i];
-    }
+    const int32_t width = p->width;
     if (!p->n) return NEB_OK;
-    if (longest + width > p->longest) width = p->longest - longest;
-    for (int i = 0; i < p->n; i++)
-        if (p->most[i] > width) p->most[i] = width;
-    NEB_TRY(make_decoding(p, longest + width));
+    NEB_TRY(make_decoding(p, p->prompt + width));
     const struct neb_search how = {.max_new = width,
                                    .most = p->most,
                                    .eos = neb__tok_special(p->m->tok, NEB_TOK_EOS),
@@ -230,10 +237,12 @@ static neb_status run(struct neb_prompted *p, char **out)
 static neb_status answer_all(struct neb_prompted *p, const char *const *lines, int n, char **out)
 {
     for (int i = 0; i < n;) {
-        p->n = 0;
-        neb__buf_clear(&p->prompts);
-        for (; i < n && p->n < BATCH; i++)
-            if (lines[i][strspn(lines[i], " \t\r")]) NEB_TRY(add(p, lines[i], i));
+        bool full = false;
+        empty_batch(p);
+        while (i < n && p->n < BATCH && !full) {
+            if (lines[i][strspn(lines[i], " \t\r")]) NEB_TRY(add(p, lines[i], i, &full));
+            i += !full;
+        }
         NEB_TRY(run(p, out));
     }
     for (int i = 0; i < n; i++)
