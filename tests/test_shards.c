@@ -2,15 +2,19 @@
 #include "check.h"
 #include "words.h"
 #include "base/file.h"
+#include "base/map_guard.h"
 #include "base/mem.h"
 #include "text/line_reader.h"
 #include "text/shard.h"
 
 #include <lzma.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -324,6 +328,46 @@ static void a_file_shortened_in_use_is_an_error(void **state)
     check_log_restore();
 }
 
+static volatile sig_atomic_t bus_signals;
+
+static void count_bus(int number)
+{
+    bus_signals += number == SIGBUS;
+}
+
+/* In a process of its own. 0: the signal went to whoever handled it before, `times` times. */
+static int send_bus(void (*handler)(int), int times)
+{
+    const struct sigaction old = {.sa_handler = handler};
+    const struct rlimit no_core = {0, 0};
+    struct neb_map_guard g;
+    const pid_t child = fork();
+    int status = 0;
+    if (!child) {
+        setrlimit(RLIMIT_CORE, &no_core);
+        sigaction(SIGBUS, &old, NULL);
+        neb__map_guard_prepare();
+        neb__map_guard_begin(&g, NULL, SIZE_MAX); /* around every address */
+        raise(SIGBUS);
+        kill(getpid(), SIGBUS);
+        _exit(!neb__map_guard_end(&g) || bus_signals != times);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+/* The guards of mapped files take only the kernel's own. */
+static void a_signal_that_is_sent_is_passed_on(void **state)
+{
+    (void)state;
+    assert_int_equal(send_bus(count_bus, 2), 0);
+    assert_int_equal(send_bus(SIG_IGN, 0), 0);
+    const int status = send_bus(SIG_DFL, 0);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGBUS);
+}
+
 static void every_failing_allocation_is_answered(void **state)
 {
     (void)state;
@@ -364,6 +408,7 @@ int main(void)
         cmocka_unit_test(a_writer_that_fails_leaves_the_old_set),
         cmocka_unit_test(damaged_shards_are_noticed),
         cmocka_unit_test(a_file_shortened_in_use_is_an_error),
+        cmocka_unit_test(a_signal_that_is_sent_is_passed_on),
         cmocka_unit_test(every_failing_allocation_is_answered),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
