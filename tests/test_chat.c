@@ -123,6 +123,33 @@ static void what_is_not_taken_is_not_judged(void **state)
     json_decref(messages);
 }
 
+/* Nor are brackets in brackets read more and more often. */
+static void deep_expressions_are_read_in_time(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"1", "(2 if false else 1)", "[0, 1][1 if true else 0]",
+                                         "nothing or 1"};
+    struct neb_buf text, out;
+    json_t *messages = json_array();
+    neb__buf_init(&text, 1 << 20);
+    neb__buf_init(&out, 1 << 20);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        neb__buf_clear(&text);
+        neb__buf_clear(&out);
+        assert_ok(neb__buf_printf(&text, "{%% for i in range(100) %%}{%% if "));
+        for (int k = 0; k < 40; k++) assert_ok(neb__buf_printf(&text, "("));
+        assert_ok(neb__buf_printf(&text, "%s", values[i]));
+        for (int k = 0; k < 40; k++) assert_ok(neb__buf_printf(&text, ")"));
+        assert_ok(neb__buf_printf(&text, " %%}a{%% endif %%}{%% endfor %%}"));
+        assert_ok(neb__buf_append(&text, "", 1));
+        assert_ok(render((const char *)text.data, messages, true, &out));
+        assert_int_equal(out.len, 100);
+    }
+    json_decref(messages);
+    neb__buf_free(&text);
+    neb__buf_free(&out);
+}
+
 /* Many times ten items, texts that double, brackets without end, and every beginning of a real template. */
 static void hostile_templates_end(void **state)
 {
@@ -250,6 +277,7 @@ int main(void)
         cmocka_unit_test(templates_give_what_the_library_gives),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
         cmocka_unit_test(what_is_not_taken_is_not_judged),
+        cmocka_unit_test(deep_expressions_are_read_in_time),
         cmocka_unit_test(hostile_templates_end),
         cmocka_unit_test(tokens_are_drawn_with_the_librarys_probabilities),
     };

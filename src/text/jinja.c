@@ -6,6 +6,7 @@
  * its side, `+` none. */
 #include "text/jinja.h"
 #include "text/jinja_parts.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -281,10 +282,13 @@ neb_status neb__jinja_render(const char *text, size_t n, const struct json_t *va
 {
     struct neb_jinja r = {.text = text, .n = n, .out = out, .steps = STEPS};
     if (r.n && text[r.n - 1] == '\n') r.n--; /* the last line end of a template is not part of it */
+    r.behind_if = NEB_NEW_ARRAY(size_t, r.n + 1);
     r.scope[0] = json_deep_copy(variables);
-    if (!r.scope[0]) return neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
     r.scopes = 1;
-    neb_status status = neb__jinja_block(&r, NULL, NULL);
+    neb_status status = r.behind_if && r.scope[0]
+                            ? neb__jinja_block(&r, NULL, NULL)
+                            : neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
     while (r.scopes) neb__jinja_leave(&r);
+    neb__free(r.behind_if);
     return status;
 }

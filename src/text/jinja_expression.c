@@ -3,7 +3,9 @@
  *     a if b else c · or · and · not · == != < <= > >= in · + - · ~ · * // % · unary - · .name [index] [from:to:step] (call) |filter
  *     is test
  *
- * Every level reads its operands and computes at once. `a if b else c` is read twice, because b decides whether a runs. */
+ * Every level reads its operands and computes at once. In `a if b else c`, b decides whether a runs, so a is first read dead: once
+ * in the run of a template, which notes for each expression where its `if` stands. Brackets in brackets are read twice, not 2^depth
+ * times. */
 #include "text/jinja_parts.h"
 
 #include <stdio.h>
@@ -560,15 +562,28 @@ neb_status neb__jinja_plain_expression(struct neb_jinja *r, bool live, json_t **
     return status;
 }
 
+/* Reads a dead expression up to its `if`, and takes that. NEB_JINJA_NO_IF: none follows */
+static neb_status read_dead(struct neb_jinja *r, size_t *behind_if)
+{
+    json_t *none;
+    NEB_TRY(neb__jinja_plain_expression(r, false, &none));
+    *behind_if = neb__jinja_take_word(r, "if") ? r->at : NEB_JINJA_NO_IF;
+    return NEB_OK;
+}
+
 neb_status neb__jinja_expression(struct neb_jinja *r, bool live, json_t **out)
 {
     const size_t begin = r->at;
+    size_t *const behind_if = &r->behind_if[begin];
     json_t *v;
-    NEB_TRY(neb__jinja_plain_expression(r, false, out));
-    if (!neb__jinja_take_word(r, "if")) {
+    *out = NULL;
+    if (!live || !*behind_if) NEB_TRY(read_dead(r, behind_if));
+    if (*behind_if == NEB_JINJA_NO_IF) {
+        if (!live) return NEB_OK;
         r->at = begin;
-        return neb__jinja_plain_expression(r, live, out);
+        return neb__jinja_plain_expression(r, true, out);
     }
+    r->at = *behind_if;
     NEB_TRY(neb__jinja_plain_expression(r, live, &v));
     const bool first = neb__jinja_true(v);
     json_decref(v);

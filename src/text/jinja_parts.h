@@ -18,6 +18,7 @@ enum {
     NEB_JINJA_NAME = 64,
     NEB_JINJA_MACROS = 64,
     NEB_JINJA_LIST = 1 << 16,
+    NEB_JINJA_NO_IF = 1,
     NEB_JINJA_TEXT = 16 << 20
 };
 
@@ -43,6 +44,8 @@ struct neb_jinja {
     int depth;                      /* of expressions and blocks */
     int64_t steps;                  /* left */
     int after;                      /* what the last tag does to the white space behind it */
+    /* (n + 1) of the expression that begins there: behind its `if`, NEB_JINJA_NO_IF, or 0: it was not read yet */
+    size_t *behind_if;
 };
 
 /* The arguments of a call: by place, or by name. */
