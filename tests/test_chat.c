@@ -150,6 +150,68 @@ static void deep_expressions_are_read_in_time(void **state)
     neb__buf_free(&out);
 }
 
+/* Values that contain themselves, share their parts or fill the memory; what they would need is far beyond a test's time. */
+static void hostile_values_are_refused(void **state)
+{
+    (void)state;
+#define LOOP(n, body) "{% for i in range(" n ") %}" body "{% endfor %}"
+    static const struct {
+        const char *text, *word; /* of the error; NULL: there is none, and the text becomes "ok" */
+    } cases[] = {
+        {"{% set a = namespace(l=1) %}{% set a.l = [a] %}{% set b = namespace(l=1) %}{% set b.l = [b] %}"
+         "{% if a == b %}x{% endif %}",
+         "which other values hold"},
+        {"{% set a = namespace() %}{% set b = [a] %}{% set a.b = b %}{{ b | tojson }}",
+         "which other values hold"},
+        {"{% set a = namespace() %}{% set b = a %}{% set b.x = 'ok' %}{{ a.x }}", NULL},
+        {"{% set a = namespace(l=[]) %}" LOOP("9",
+                                              "{% set a.l = a.l + [i] %}") "{{ 'ok' if a.l | length == 9 }}",
+         NULL},
+        {"{% set a = namespace(l=[]) %}" LOOP("300", "{% set a.l = [a.l] %}"), "too deep"},
+        {"{% set a = namespace(l=[1]) %}{% set b = namespace(l=[1]) %}" LOOP(
+             "20", "{% set a.l = [a.l, a.l] %}{% set b.l = [b.l, b.l] %}") "{% if a.l == b.l %}ok{% endif %}",
+         NULL},
+        {"{% set a = namespace(l=[1]) %}" LOOP("60", "{% set a.l = [a.l, a.l] %}"), "looks through too much"},
+        {"{% set a = namespace(l=[1]) %}" LOOP("20", "{% set a.l = [a.l, a.l] %}") "{% set b = [a.l] * 2 %}",
+         "do not go together"},
+        {"{% set t = namespace(t='aaaaaaaa', l=[]) %}" LOOP("20", "{% set t.t = t.t ~ t.t %}")
+             LOOP("1000", "{% set t.l = t.l + [t.t ~ i] %}"),
+         "more than 256 MiB"},
+        {"{% set t = namespace(t='aaaaaaaa') %}" LOOP(
+             "20", "{% set t.t = t.t ~ t.t %}") "{{ t.t | list | length }}",
+         "more than 256 MiB"},
+        {"{% set t = namespace(t='aaaaaaaa') %}" LOOP(
+             "20", "{% set t.t = t.t ~ t.t %}") "{{ t.t.split('a') | length }}",
+         "more than 256 MiB"},
+        {"{% set t = namespace(t='aaaaaaaa') %}" LOOP(
+             "20", "{% set t.t = t.t ~ t.t %}") "{{ [t.t, t.t, t.t] | tojson | length }}",
+         "JSON of a value becomes too long"},
+        {"{% set t = namespace(t='aaaaaaaa') %}" LOOP("20", "{% set t.t = t.t ~ t.t %}")
+             LOOP("60000", "{% if 'b' in t.t %}{% endif %}"),
+         "looks through too much"},
+        {"{% set t = namespace(l=[1]) %}" LOOP("30", "{% set t.l = t.l + t.l %}"), "a list becomes too long"},
+    };
+#undef LOOP
+    json_t *messages = json_array();
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct neb_buf out;
+        neb__buf_init(&out, 1 << 20);
+        neb_status status = render(cases[i].text, messages, true, &out);
+        if (cases[i].word) {
+            if (status == NEB_OK || !strstr(neb_last_error(), cases[i].word))
+                fail_msg("%s: '%s' does not say '%s'", cases[i].text, neb_last_error(), cases[i].word);
+        } else {
+            assert_ok(status);
+            assert_int_equal(out.len, 2);
+            assert_memory_equal(out.data, "ok", 2);
+        }
+        neb__buf_free(&out);
+    }
+    check_log_restore();
+    json_decref(messages);
+}
+
 /* Many times ten items, texts that double, brackets without end, and every beginning of a real template. */
 static void hostile_templates_end(void **state)
 {
@@ -278,6 +340,7 @@ int main(void)
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
         cmocka_unit_test(what_is_not_taken_is_not_judged),
         cmocka_unit_test(deep_expressions_are_read_in_time),
+        cmocka_unit_test(hostile_values_are_refused),
         cmocka_unit_test(hostile_templates_end),
         cmocka_unit_test(tokens_are_drawn_with_the_librarys_probabilities),
     };

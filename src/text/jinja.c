@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { STEPS = 1 << 20 };
+enum { STEPS = 1 << 20, WORK = 1 << 25, BYTES = 256 << 20 };
 enum { KEEP, LINE_END, ALL }; /* neb_jinja.after */
 
 static int line_of(const struct neb_jinja *r)
@@ -34,10 +34,14 @@ neb_status neb__jinja_unknown(const struct neb_jinja *r, const char *what, const
         line_of(r), what, name);
 }
 
+neb_status neb__jinja_too_much(const struct neb_jinja *r, const char *what)
+{
+    return neb__fail(NEB_ERR_RANGE, "chat template, line %d: %s", line_of(r), what);
+}
+
 neb_status neb__jinja_step(struct neb_jinja *r)
 {
-    if (r->steps-- > 0) return NEB_OK;
-    return neb__fail(NEB_ERR_RANGE, "chat template, line %d: it does not come to an end", line_of(r));
+    return r->steps-- > 0 ? NEB_OK : neb__jinja_too_much(r, "it does not come to an end");
 }
 
 /* ---- text between tags ----------------------------------------------------------------------------------------- */
@@ -81,8 +85,10 @@ neb_status neb__jinja_plain_text(struct neb_jinja *r, bool live)
     if (r->after == LINE_END && from < tag && r->text[from] == '\n') from++;
     while (r->after == ALL && from < tag && is_space(r->text[from])) from++;
     const size_t end = text_end(r, from, tag);
+    NEB_TRY(neb__jinja_work(r, (tag - r->at) / 64));
     r->at = tag;
     r->after = KEEP;
+    if (live) NEB_TRY(neb__jinja_spend(r, end - from));
     return live && end > from ? neb__buf_append(r->out, r->text + from, end - from) : NEB_OK;
 }
 
@@ -118,6 +124,7 @@ static neb_status output(struct neb_jinja *r)
     neb__jinja_sign(r);
     NEB_TRY(neb__jinja_expression(r, true, &v));
     neb_status status = neb__jinja_tag_end(r, "}}");
+    if (status == NEB_OK) status = neb__jinja_spend(r, json_string_length(v));
     if (status == NEB_OK) status = neb__jinja_print(v, r->out);
     json_decref(v);
     return status;
@@ -193,11 +200,29 @@ static neb_status set_block(struct neb_jinja *r, const char *name)
     r->out = &made;
     neb_status status = neb__jinja_block(r, until, met);
     r->out = outside;
-    if (status == NEB_OK) status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, &v);
+    if (status == NEB_OK) status = neb__jinja_text(r, made.len ? (const char *)made.data : "", made.len, &v);
     if (status == NEB_OK) status = neb__jinja_declare(r, name, v);
     json_decref(v);
     neb__buf_free(&made);
     return status == NEB_OK ? neb__jinja_tag_end(r, "%}") : status;
+}
+
+/* Lists and tables only for a namespace that nothing else holds, so that no value comes to contain itself. */
+static neb_status set_field(struct neb_jinja *r, const char *name, const char *field, json_t *v)
+{
+    json_t *space = neb__jinja_find(r, name);
+    if (!json_is_object(space)) return neb__jinja_unknown(r, "namespace", name);
+    if (space->refcount > 1 && (json_is_array(v) || json_is_object(v)))
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "chat template, line %d: the namespace '%.40s', which other values hold, is given a list "
+            "or table, which is not known here; choose a template with --template",
+            line_of(r), name);
+    NEB_TRY(neb__jinja_check_depth(r, v, NEB_JINJA_DEPTH - 1));
+    NEB_TRY(neb__jinja_spend(r, NEB_JINJA_FIELD));
+    if (json_object_set_new(space, field, v ? json_incref(v) : json_null()))
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
+    return NEB_OK;
 }
 
 /* `set a = …`, or `set a.b = …` of a namespace. */
@@ -209,14 +234,8 @@ static neb_status set(struct neb_jinja *r)
     if (neb__jinja_take(r, ".")) NEB_TRY(neb__jinja_name(r, field));
     if (!neb__jinja_take(r, "=")) return set_block(r, name);
     NEB_TRY(neb__jinja_expression(r, true, &v));
-    neb_status status = NEB_OK;
-    json_t *space = *field ? neb__jinja_find(r, name) : NULL;
-    if (*field && !json_is_object(space))
-        status = neb__jinja_unknown(r, "namespace", name);
-    else if (*field && json_object_set_new(space, field, v ? json_incref(v) : json_null()))
-        status = neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
-    else if (!*field)
-        status = neb__jinja_declare(r, name, v);
+    neb_status status = *field ? set_field(r, name, field, v) : neb__jinja_check_depth(r, v, NEB_JINJA_DEPTH);
+    if (status == NEB_OK && !*field) status = neb__jinja_declare(r, name, v);
     json_decref(v);
     return status == NEB_OK ? neb__jinja_tag_end(r, "%}") : status;
 }
@@ -280,7 +299,7 @@ neb_status neb__jinja_block(struct neb_jinja *r, const char *const *until, char 
 
 neb_status neb__jinja_render(const char *text, size_t n, const struct json_t *variables, struct neb_buf *out)
 {
-    struct neb_jinja r = {.text = text, .n = n, .out = out, .steps = STEPS};
+    struct neb_jinja r = {.text = text, .n = n, .out = out, .steps = STEPS, .bytes = BYTES, .work = WORK};
     if (r.n && text[r.n - 1] == '\n') r.n--; /* the last line end of a template is not part of it */
     r.behind_if = NEB_NEW_ARRAY(size_t, r.n + 1);
     r.scope[0] = json_deep_copy(variables);

@@ -25,16 +25,17 @@ static const char *text_of(const json_t *v)
 /* ---- texts ----------------------------------------------------------------------------------------------------- */
 
 /* Without the characters of `set` at the sides that are asked for. */
-static neb_status stripped(const json_t *v, const char *set, bool left, bool right, json_t **out)
+static neb_status stripped(struct neb_jinja *r, const json_t *v, const char *set, bool left, bool right,
+                           json_t **out)
 {
     const char *p = text_of(v);
     size_t n = strlen(p);
     while (left && n && strchr(set, *p)) p++, n--;
     while (right && n && strchr(set, p[n - 1])) n--;
-    return neb__jinja_text(p, n, out);
+    return neb__jinja_text(r, p, n, out);
 }
 
-static neb_status cased(const json_t *v, bool upper, json_t **out)
+static neb_status cased(struct neb_jinja *r, const json_t *v, bool upper, json_t **out)
 {
     char *copy = neb__strdup(text_of(v));
     if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
@@ -42,12 +43,12 @@ static neb_status cased(const json_t *v, bool upper, json_t **out)
         if (upper && *p >= 'a' && *p <= 'z') *p = (char)(*p - 'a' + 'A');
         if (!upper && *p >= 'A' && *p <= 'Z') *p = (char)(*p - 'A' + 'a');
     }
-    neb_status status = neb__jinja_text(copy, strlen(copy), out);
+    neb_status status = neb__jinja_text(r, copy, strlen(copy), out);
     neb__free(copy);
     return status;
 }
 
-static neb_status replaced(const struct neb_jinja *r, const json_t *v, const char *from, const char *to,
+static neb_status replaced(struct neb_jinja *r, const json_t *v, const char *from, const char *to,
                            json_t **out)
 {
     struct neb_buf made;
@@ -60,15 +61,19 @@ static neb_status replaced(const struct neb_jinja *r, const json_t *v, const cha
         if (status == NEB_OK) status = neb__buf_append(&made, to, strlen(to));
     }
     if (status == NEB_OK) status = neb__buf_append(&made, p, strlen(p));
-    if (status == NEB_OK) status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+    if (status == NEB_OK) status = neb__jinja_text(r, made.len ? (const char *)made.data : "", made.len, out);
     neb__buf_free(&made);
     return status;
 }
 
-static neb_status split(const struct neb_jinja *r, const json_t *v, const char *at, json_t **out)
+static neb_status split(struct neb_jinja *r, const json_t *v, const char *at, json_t **out)
 {
     const char *p = text_of(v), *hit;
     if (!*at) return neb__jinja_unknown(r, "split at", "white space");
+    size_t pieces = 1;
+    for (const char *q = p; (hit = strstr(q, at)); q = hit + strlen(at)) pieces++;
+    NEB_TRY(neb__jinja_spend_list(r, pieces));
+    NEB_TRY(neb__jinja_spend(r, pieces * NEB_JINJA_VALUE + strlen(p)));
     json_t *list = json_array();
     bool bad = !list;
     for (; !bad && (hit = strstr(p, at)); p = hit + strlen(at))
@@ -78,12 +83,12 @@ static neb_status split(const struct neb_jinja *r, const json_t *v, const char *
     return neb__jinja_given(bad ? NULL : list, out);
 }
 
-static neb_status printed(const json_t *v, json_t **out)
+static neb_status printed(struct neb_jinja *r, const json_t *v, json_t **out)
 {
     struct neb_buf made;
     neb__buf_init(&made, NEB_JINJA_TEXT);
     neb_status status = neb__jinja_print(v, &made);
-    if (status == NEB_OK) status = neb__jinja_text((const char *)made.data, made.len, out);
+    if (status == NEB_OK) status = neb__jinja_text(r, (const char *)made.data, made.len, out);
     neb__buf_free(&made);
     return status;
 }
@@ -97,7 +102,7 @@ static neb_status length(const json_t *v, json_t **out)
     return neb__jinja_given(json_integer(n), out);
 }
 
-static neb_status join(const json_t *v, const char *with, json_t **out)
+static neb_status join(struct neb_jinja *r, const json_t *v, const char *with, json_t **out)
 {
     struct neb_buf made;
     neb_status status = NEB_OK;
@@ -106,14 +111,18 @@ static neb_status join(const json_t *v, const char *with, json_t **out)
         if (i) status = neb__buf_append(&made, with, strlen(with));
         if (status == NEB_OK) status = neb__jinja_print(json_array_get(v, i), &made);
     }
-    if (status == NEB_OK) status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+    if (status == NEB_OK) status = neb__jinja_text(r, made.len ? (const char *)made.data : "", made.len, out);
     neb__buf_free(&made);
     return status;
 }
 
+static int append_json(const char *p, size_t n, void *out)
+{
+    return neb__buf_append(out, p, n) == NEB_OK ? 0 : -1;
+}
+
 /* As Python writes it: all of Unicode as it is, and the keys in their order. */
-static neb_status as_json(const struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a,
-                          json_t **out)
+static neb_status as_json(struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a, json_t **out)
 {
     const json_t *indent = neb__jinja_arg(a, 1, "indent");
     const json_int_t width = json_is_integer(indent) ? json_integer_value(indent) : 0;
@@ -121,25 +130,28 @@ static neb_status as_json(const struct neb_jinja *r, const json_t *v, const stru
         if (strcmp(a->name[i], "indent") && (strcmp(a->name[i], "ensure_ascii") || json_is_true(a->value[i])))
             return neb__jinja_unknown(r, "argument of tojson", a->name[i]);
     if (width < 0 || width > 31) return neb__jinja_unknown(r, "argument of tojson", "indent");
-    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_INDENT((size_t)width));
-    if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
-    neb_status status = neb__jinja_text(text, strlen(text), out);
-    free(text); /* jansson's own */
+    struct neb_buf made;
+    neb__buf_init(&made, NEB_JINJA_TEXT);
+    neb_status status = NEB_OK;
+    if (json_dump_callback(v, append_json, &made, JSON_ENCODE_ANY | JSON_INDENT((size_t)width)))
+        status = neb__jinja_too_much(r, "the JSON of a value becomes too long");
+    if (status == NEB_OK) status = neb__jinja_text(r, (const char *)made.data, made.len, out);
+    neb__buf_free(&made);
     return status;
 }
 
 /* ---- filters and tests ------------------------------------------------------------------------------------- */
 
-neb_status neb__jinja_filter(const struct neb_jinja *r, const char *name, json_t *v,
-                             const struct neb_jinja_args *a, json_t **out)
+neb_status neb__jinja_filter(struct neb_jinja *r, const char *name, json_t *v, const struct neb_jinja_args *a,
+                             json_t **out)
 {
     const size_t n = json_array_size(v);
     bool known;
-    if (!strcmp(name, "trim") && !a->n) return stripped(v, blanks, true, true, out);
+    if (!strcmp(name, "trim") && !a->n) return stripped(r, v, blanks, true, true, out);
     if (!strcmp(name, "length") || !strcmp(name, "count")) return length(v, out);
-    if (!strcmp(name, "upper")) return cased(v, true, out);
-    if (!strcmp(name, "lower")) return cased(v, false, out);
-    if (!strcmp(name, "join")) return join(v, text_of(neb__jinja_arg(a, 0, "d")), out);
+    if (!strcmp(name, "upper")) return cased(r, v, true, out);
+    if (!strcmp(name, "lower")) return cased(r, v, false, out);
+    if (!strcmp(name, "join")) return join(r, v, text_of(neb__jinja_arg(a, 0, "d")), out);
     if (!strcmp(name, "replace"))
         return replaced(r, v, text_of(neb__jinja_arg(a, 0, "old")), text_of(neb__jinja_arg(a, 1, "new")),
                         out);
@@ -157,7 +169,7 @@ neb_status neb__jinja_filter(const struct neb_jinja *r, const char *name, json_t
         return NEB_OK;
     }
     if (!strcmp(name, "string") && (json_is_integer(v) || json_is_boolean(v) || json_is_null(v)))
-        return printed(v, out);
+        return printed(r, v, out);
     if (!strcmp(name, "safe") || (!strcmp(name, "string") && json_is_string(v))) {
         *out = json_incref(v);
         return NEB_OK;
@@ -165,7 +177,7 @@ neb_status neb__jinja_filter(const struct neb_jinja *r, const char *name, json_t
     return neb__jinja_unknown(r, "filter", name);
 }
 
-neb_status neb__jinja_test(const struct neb_jinja *r, const char *name, const json_t *v,
+neb_status neb__jinja_test(struct neb_jinja *r, const char *name, const json_t *v,
                            const struct neb_jinja_args *a, bool *out)
 {
     if (!strcmp(name, "defined"))
@@ -193,10 +205,11 @@ neb_status neb__jinja_test(const struct neb_jinja *r, const char *name, const js
     else if (!strcmp(name, "sequence") || !strcmp(name, "iterable"))
         *out = json_is_array(v) || json_is_string(v) || json_is_object(v);
     else if ((!strcmp(name, "equalto") || !strcmp(name, "eq")) && a->n == 1)
-        *out = json_equal(v, a->value[0]);
-    else if (!strcmp(name, "ne") && a->n == 1)
-        *out = !json_equal(v, a->value[0]);
-    else
+        return neb__jinja_equal(r, v, a->value[0], out);
+    else if (!strcmp(name, "ne") && a->n == 1) {
+        NEB_TRY(neb__jinja_equal(r, v, a->value[0], out));
+        *out = !*out;
+    } else
         return neb__jinja_unknown(r, "test", name);
     return NEB_OK;
 }
@@ -212,8 +225,9 @@ static bool ends(const char *text, const char *with)
     return n >= m && !memcmp(text + n - m, with, m);
 }
 
-static neb_status values(json_t *v, json_t **out)
+static neb_status values(struct neb_jinja *r, json_t *v, json_t **out)
 {
+    NEB_TRY(neb__jinja_spend_list(r, json_object_size(v)));
     json_t *list = json_array(), *one;
     const char *key;
     bool bad = !list;
@@ -225,8 +239,8 @@ static neb_status values(json_t *v, json_t **out)
     return neb__jinja_given(bad ? NULL : list, out);
 }
 
-neb_status neb__jinja_method(const struct neb_jinja *r, const char *name, json_t *v,
-                             const struct neb_jinja_args *a, json_t **out)
+neb_status neb__jinja_method(struct neb_jinja *r, const char *name, json_t *v, const struct neb_jinja_args *a,
+                             json_t **out)
 {
     const char *first = text_of(neb__jinja_arg(a, 0, "")), *set = a->n ? first : blanks;
     if (json_is_object(v) && !strcmp(name, "get") && a->n) {
@@ -235,13 +249,13 @@ neb_status neb__jinja_method(const struct neb_jinja *r, const char *name, json_t
     }
     if (json_is_object(v) && !strcmp(name, "items")) return neb__jinja_pairs(r, v, false, out);
     if (json_is_object(v) && !strcmp(name, "keys")) return neb__jinja_list(r, v, out);
-    if (json_is_object(v) && !strcmp(name, "values")) return values(v, out);
+    if (json_is_object(v) && !strcmp(name, "values")) return values(r, v, out);
     if (!json_is_string(v)) return neb__jinja_unknown(r, "method", name);
-    if (!strcmp(name, "strip")) return stripped(v, set, true, true, out);
-    if (!strcmp(name, "lstrip")) return stripped(v, set, true, false, out);
-    if (!strcmp(name, "rstrip")) return stripped(v, set, false, true, out);
-    if (!strcmp(name, "upper")) return cased(v, true, out);
-    if (!strcmp(name, "lower")) return cased(v, false, out);
+    if (!strcmp(name, "strip")) return stripped(r, v, set, true, true, out);
+    if (!strcmp(name, "lstrip")) return stripped(r, v, set, true, false, out);
+    if (!strcmp(name, "rstrip")) return stripped(r, v, set, false, true, out);
+    if (!strcmp(name, "upper")) return cased(r, v, true, out);
+    if (!strcmp(name, "lower")) return cased(r, v, false, out);
     if (!strcmp(name, "split") && a->n == 1) return split(r, v, first, out);
     if (!strcmp(name, "replace") && a->n == 2) return replaced(r, v, first, text_of(a->value[1]), out);
     if (!strcmp(name, "startswith") && a->n == 1)
@@ -251,8 +265,9 @@ neb_status neb__jinja_method(const struct neb_jinja *r, const char *name, json_t
     return neb__jinja_unknown(r, "method", name);
 }
 
-static neb_status namespace(const struct neb_jinja_args *a, json_t **out)
+static neb_status namespace(struct neb_jinja *r, const struct neb_jinja_args *a, json_t **out)
 {
+    NEB_TRY(neb__jinja_spend(r, (size_t)(a->n + 1) * NEB_JINJA_FIELD));
     json_t *made = json_object();
     bool bad = !made;
     for (int i = 0; !bad && i < a->n; i++)
@@ -261,21 +276,21 @@ static neb_status namespace(const struct neb_jinja_args *a, json_t **out)
     return neb__jinja_given(bad ? NULL : made, out);
 }
 
-static neb_status today(const char *format, json_t **out)
+static neb_status today(struct neb_jinja *r, const char *format, json_t **out)
 {
     char text[256];
     const time_t now = time(NULL);
     struct tm tm;
     localtime_r(&now, &tm);
-    return neb__jinja_text(text, strftime(text, sizeof text, format, &tm), out);
+    return neb__jinja_text(r, text, strftime(text, sizeof text, format, &tm), out);
 }
 
-neb_status neb__jinja_function(const struct neb_jinja *r, const char *name, const struct neb_jinja_args *a,
+neb_status neb__jinja_function(struct neb_jinja *r, const char *name, const struct neb_jinja_args *a,
                                json_t **out)
 {
-    if (!strcmp(name, "namespace") || !strcmp(name, "dict")) return namespace(a, out);
+    if (!strcmp(name, "namespace") || !strcmp(name, "dict")) return namespace(r, a, out);
     if (!strcmp(name, "range")) return neb__jinja_range(r, a, out);
-    if (!strcmp(name, "strftime_now") && a->n == 1) return today(text_of(a->value[0]), out);
+    if (!strcmp(name, "strftime_now") && a->n == 1) return today(r, text_of(a->value[0]), out);
     if (!strcmp(name, "raise_exception"))
         return neb__fail(NEB_ERR_INVALID, "the chat template refuses this conversation: %.200s",
                          text_of(neb__jinja_arg(a, 0, "message")));

@@ -95,9 +95,10 @@ neb_status neb__jinja_given(json_t *v, json_t **out)
     return NEB_OK;
 }
 
-neb_status neb__jinja_text(const char *p, size_t n, json_t **out)
+neb_status neb__jinja_text(struct neb_jinja *r, const char *p, size_t n, json_t **out)
 {
     if (n > NEB_JINJA_TEXT) return neb__fail(NEB_ERR_RANGE, "chat template: a text becomes too long");
+    NEB_TRY(neb__jinja_spend(r, NEB_JINJA_VALUE + n));
     return neb__jinja_given(json_stringn(p, n), out);
 }
 
@@ -128,7 +129,7 @@ static neb_status text_literal(struct neb_jinja *r, bool live, json_t **out)
     }
     if (status == NEB_OK && r->at++ >= r->n) status = neb__jinja_malformed(r, "the end of a text");
     if (status == NEB_OK && live)
-        status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+        status = neb__jinja_text(r, made.len ? (const char *)made.data : "", made.len, out);
     neb__buf_free(&made);
     return status;
 }
@@ -153,12 +154,16 @@ static neb_status number_literal(struct neb_jinja *r, bool live, json_t **out)
 
 static neb_status list_literal(struct neb_jinja *r, bool live, const char *end, json_t **out)
 {
+    NEB_TRY(neb__jinja_spend(r, NEB_JINJA_VALUE));
     json_t *list = json_array();
     neb_status status = list ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
     while (status == NEB_OK && !neb__jinja_take(r, end)) {
         json_t *v = NULL;
         status = neb__jinja_expression(r, live, &v);
-        if (status == NEB_OK && live && json_array_append_new(list, v ? v : json_null()))
+        if (status == NEB_OK && live) status = neb__jinja_spend(r, NEB_JINJA_VALUE);
+        if (status != NEB_OK)
+            json_decref(v);
+        else if (live && json_array_append_new(list, v ? v : json_null()))
             status = neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
         if (status == NEB_OK && !neb__jinja_take(r, ",") && !stands(r, end))
             status = neb__jinja_malformed(r, end);
@@ -172,6 +177,7 @@ static neb_status list_literal(struct neb_jinja *r, bool live, const char *end, 
 
 static neb_status table_literal(struct neb_jinja *r, bool live, json_t **out)
 {
+    NEB_TRY(neb__jinja_spend(r, NEB_JINJA_FIELD));
     json_t *table = json_object();
     neb_status status = table ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a chat template");
     while (status == NEB_OK && !neb__jinja_take(r, "}")) {
@@ -179,6 +185,7 @@ static neb_status table_literal(struct neb_jinja *r, bool live, json_t **out)
         status = neb__jinja_expression(r, live, &key);
         if (status == NEB_OK && !neb__jinja_take(r, ":")) status = neb__jinja_malformed(r, "':'");
         if (status == NEB_OK) status = neb__jinja_expression(r, live, &v);
+        if (status == NEB_OK && live) status = neb__jinja_spend(r, NEB_JINJA_FIELD + json_string_length(key));
         if (status == NEB_OK && live &&
             (!json_is_string(key) || json_object_set(table, json_string_value(key), v ? v : json_null())))
             status = neb__jinja_unknown(r, "key", "that is not a text");
@@ -252,7 +259,7 @@ static neb_status member(struct neb_jinja *r, bool live, json_t *v, json_t **out
     return status;
 }
 
-static neb_status item(const struct neb_jinja *r, json_t *v, const json_t *at, json_t **out)
+static neb_status item(struct neb_jinja *r, json_t *v, const json_t *at, json_t **out)
 {
     if (json_is_string(at)) return field(v, json_string_value(at), out);
     if (json_is_string(v) && json_is_integer(at)) { /* one character is a slice */
@@ -336,7 +343,11 @@ static neb_status suffix(struct neb_jinja *r, bool live, json_t **v, bool *more)
         *more = false;
         return NEB_OK;
     }
-    if (status != NEB_OK) return status;
+    if (status == NEB_OK) status = neb__jinja_look(r, live ? *v : NULL);
+    if (status != NEB_OK) {
+        json_decref(made);
+        return status;
+    }
     json_decref(*v);
     *v = made;
     return NEB_OK;
@@ -411,21 +422,24 @@ static neb_status unary(struct neb_jinja *r, bool live, json_t **out)
 /* One operation: a is replaced by the result, b is dropped. */
 typedef neb_status (*operate_fn)(struct neb_jinja *r, const char *sign, json_t *a, json_t *b, json_t **out);
 
-static neb_status joined(json_t *a, json_t *b, json_t **out)
+static neb_status joined(struct neb_jinja *r, json_t *a, json_t *b, json_t **out)
 {
     struct neb_buf made;
     neb__buf_init(&made, NEB_JINJA_TEXT);
     neb_status status = neb__jinja_print(a, &made);
     if (status == NEB_OK) status = neb__jinja_print(b, &made);
-    if (status == NEB_OK) status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+    if (status == NEB_OK) status = neb__jinja_text(r, made.len ? (const char *)made.data : "", made.len, out);
     neb__buf_free(&made);
     return status;
 }
 
-static neb_status lists_joined(json_t *a, json_t *b, json_t **out)
+static neb_status lists_joined(struct neb_jinja *r, json_t *a, json_t *b, json_t **out)
 {
+    const size_t n = json_array_size(a) + json_array_size(b);
+    if (n > NEB_JINJA_LIST) return neb__jinja_too_much(r, "a list becomes too long");
+    NEB_TRY(neb__jinja_spend_list(r, n));
     json_t *made = json_copy(a);
-    if (made && (json_array_size(a) > 65536 || json_array_extend(made, b))) {
+    if (made && json_array_extend(made, b)) {
         json_decref(made);
         made = NULL;
     }
@@ -434,8 +448,8 @@ static neb_status lists_joined(json_t *a, json_t *b, json_t **out)
 
 static neb_status arithmetic(struct neb_jinja *r, const char *sign, json_t *a, json_t *b, json_t **out)
 {
-    if (*sign == '~' || (*sign == '+' && json_is_string(a) && json_is_string(b))) return joined(a, b, out);
-    if (*sign == '+' && json_is_array(a) && json_is_array(b)) return lists_joined(a, b, out);
+    if (*sign == '~' || (*sign == '+' && json_is_string(a) && json_is_string(b))) return joined(r, a, b, out);
+    if (*sign == '+' && json_is_array(a) && json_is_array(b)) return lists_joined(r, a, b, out);
     if (!json_is_integer(a) || !json_is_integer(b))
         return neb__jinja_unknown(r, "operation on values that do not go together", sign);
     const json_int_t x = json_integer_value(a), y = json_integer_value(b);
@@ -452,22 +466,30 @@ static neb_status arithmetic(struct neb_jinja *r, const char *sign, json_t *a, j
                 : neb__jinja_given(json_integer(z), out);
 }
 
-static bool contains(const json_t *all, const json_t *one)
+static neb_status contains(struct neb_jinja *r, const json_t *all, const json_t *one, bool *is)
 {
+    *is = false;
+    NEB_TRY(neb__jinja_look(r, all));
     if (json_is_string(all) && json_is_string(one))
-        return strstr(json_string_value(all), json_string_value(one)) != NULL;
+        *is = strstr(json_string_value(all), json_string_value(one)) != NULL;
     if (json_is_object(all) && json_is_string(one))
-        return json_object_get(all, json_string_value(one)) != NULL;
-    for (size_t i = 0; i < json_array_size(all); i++)
-        if (json_equal(json_array_get(all, i), one)) return true;
-    return false;
+        *is = json_object_get(all, json_string_value(one)) != NULL;
+    for (size_t i = 0; !*is && i < json_array_size(all); i++)
+        NEB_TRY(neb__jinja_equal(r, json_array_get(all, i), one, is));
+    return NEB_OK;
 }
 
 static neb_status compared(struct neb_jinja *r, const char *sign, json_t *a, json_t *b, json_t **out)
 {
-    if (!strcmp(sign, "in") || !strcmp(sign, "not in")) return truth(contains(b, a) == (*sign == 'i'), out);
-    if (!strcmp(sign, "==") || !strcmp(sign, "!="))
-        return truth(((a || b) ? json_equal(a, b) : true) == (*sign == '='), out);
+    bool is = !a && !b;
+    if (!strcmp(sign, "in") || !strcmp(sign, "not in")) {
+        NEB_TRY(contains(r, b, a, &is));
+        return truth(is == (*sign == 'i'), out);
+    }
+    if (!strcmp(sign, "==") || !strcmp(sign, "!=")) {
+        if (!is) NEB_TRY(neb__jinja_equal(r, a, b, &is));
+        return truth(is == (*sign == '='), out);
+    }
     if (!json_is_integer(a) || !json_is_integer(b))
         return neb__jinja_unknown(r, "comparison of values that are not whole numbers", sign);
     const json_int_t x = json_integer_value(a), y = json_integer_value(b);

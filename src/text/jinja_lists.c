@@ -23,20 +23,39 @@ static size_t char_bytes(const char *p)
     return n;
 }
 
-static neb_status characters(const char *p, json_t **out)
+static neb_status characters(struct neb_jinja *r, const char *p, json_t **out)
 {
     json_t *list = json_array();
     bool bad = !list;
     for (size_t n; !bad && *p; p += n) {
         n = char_bytes(p);
+        neb_status status = neb__jinja_spend(r, 2 * NEB_JINJA_VALUE);
+        if (status != NEB_OK) {
+            json_decref(list);
+            return status;
+        }
         bad = json_array_append_new(list, json_stringn(p, n)) != 0;
     }
     if (bad) json_decref(list);
     return neb__jinja_given(bad ? NULL : list, out);
 }
 
-static neb_status keys(const json_t *v, json_t **out)
+/* The bytes of the keys of a table, and of `each` beside. */
+static neb_status spend_keys(struct neb_jinja *r, const json_t *v, size_t each)
 {
+    size_t bytes = NEB_JINJA_VALUE;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)v, key, value)
+    {
+        bytes += each + strlen(key);
+    }
+    return neb__jinja_spend(r, bytes);
+}
+
+static neb_status keys(struct neb_jinja *r, const json_t *v, json_t **out)
+{
+    NEB_TRY(spend_keys(r, v, 2 * NEB_JINJA_VALUE));
     json_t *list = json_array(), *value;
     const char *key;
     bool bad = !list;
@@ -48,12 +67,13 @@ static neb_status keys(const json_t *v, json_t **out)
     return neb__jinja_given(bad ? NULL : list, out);
 }
 
-neb_status neb__jinja_list(const struct neb_jinja *r, const json_t *v, json_t **out)
+neb_status neb__jinja_list(struct neb_jinja *r, const json_t *v, json_t **out)
 {
     if (!v) return neb__jinja_given(json_array(), out);
+    if (json_is_array(v)) NEB_TRY(neb__jinja_spend_list(r, json_array_size(v)));
     if (json_is_array(v)) return neb__jinja_given(json_copy((json_t *)v), out);
-    if (json_is_object(v)) return keys(v, out);
-    if (json_is_string(v)) return characters(json_string_value(v), out);
+    if (json_is_object(v)) return keys(r, v, out);
+    if (json_is_string(v)) return characters(r, json_string_value(v), out);
     return neb__jinja_unknown(r, "loop over", "something that is not a list");
 }
 
@@ -77,14 +97,12 @@ static neb_status sort_pairs(json_t *list)
     return bad ? no_memory() : NEB_OK;
 }
 
-neb_status neb__jinja_pairs(const struct neb_jinja *r, const json_t *v, bool sorted, json_t **out)
+neb_status neb__jinja_pairs(struct neb_jinja *r, const json_t *v, bool sorted, json_t **out)
 {
+    if (v && !json_is_object(v)) return neb__jinja_unknown(r, "pairs of", "something that is not a table");
+    NEB_TRY(spend_keys(r, v, (size_t)4 * NEB_JINJA_VALUE));
     json_t *list = json_array(), *value;
     const char *key;
-    if (v && !json_is_object(v)) {
-        json_decref(list);
-        return neb__jinja_unknown(r, "pairs of", "something that is not a table");
-    }
     neb_status status = list ? NEB_OK : no_memory();
     json_object_foreach((json_t *)v, key, value)
     {
@@ -99,7 +117,7 @@ neb_status neb__jinja_pairs(const struct neb_jinja *r, const json_t *v, bool sor
     return status;
 }
 
-neb_status neb__jinja_range(const struct neb_jinja *r, const struct neb_jinja_args *a, json_t **out)
+neb_status neb__jinja_range(struct neb_jinja *r, const struct neb_jinja_args *a, json_t **out)
 {
     json_int_t v[3] = {0, 0, 1};
     for (int i = 0; i < a->n && i < 3; i++) {
@@ -119,8 +137,12 @@ neb_status neb__jinja_range(const struct neb_jinja *r, const struct neb_jinja_ar
         bad = json_array_append_new(list, json_integer(i)) != 0;
         if (__builtin_add_overflow(i, v[2], &(json_int_t){0})) break;
     }
-    if (bad) json_decref(list);
-    return neb__jinja_given(bad ? NULL : list, out);
+    neb_status status = bad ? no_memory() : neb__jinja_spend(r, (n + 1) * NEB_JINJA_VALUE);
+    if (status == NEB_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return status;
 }
 
 /* ---- slices ---------------------------------------------------------------------------------------------------- */
@@ -134,7 +156,7 @@ static json_int_t bound(const json_t *v, json_int_t size, json_int_t fallback)
     return i < 0 ? -1 : i > size ? size : i;
 }
 
-static neb_status slice_list(const struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out)
+static neb_status slice_list(struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out)
 {
     const json_int_t size = (json_int_t)json_array_size(v),
                      step = json_is_integer(part[2]) ? json_integer_value(part[2]) : 1;
@@ -144,6 +166,7 @@ static neb_status slice_list(const struct neb_jinja *r, const json_t *v, json_t 
                to = bound(part[1], size, step > 0 ? size : -1);
     if (step < 0 && from >= size) from = size - 1;
     if (step > 0 && from < 0) from = 0;
+    NEB_TRY(neb__jinja_spend_list(r, (size_t)size));
     json_t *made = json_array();
     for (json_int_t i = from; made && (step > 0 ? i < to : i > to); i += step)
         if (json_array_append(made, json_array_get(v, (size_t)i))) {
@@ -153,25 +176,27 @@ static neb_status slice_list(const struct neb_jinja *r, const json_t *v, json_t 
     return neb__jinja_given(made, out);
 }
 
-static neb_status slice_text(const struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out)
+static neb_status slice_text(struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out)
 {
     json_t *all, *some = NULL;
     struct neb_buf made;
-    NEB_TRY(characters(json_string_value(v), &all));
+    const size_t bytes = r->bytes;
+    NEB_TRY(characters(r, json_string_value(v), &all));
     neb__buf_init(&made, NEB_JINJA_TEXT);
     neb_status status = slice_list(r, all, part, &some);
+    r->bytes = bytes; /* of the characters, which are dropped */
     for (size_t i = 0; status == NEB_OK && i < json_array_size(some); i++) {
         const json_t *c = json_array_get(some, i);
         status = neb__buf_append(&made, json_string_value(c), json_string_length(c));
     }
-    if (status == NEB_OK) status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+    if (status == NEB_OK) status = neb__jinja_text(r, made.len ? (const char *)made.data : "", made.len, out);
     neb__buf_free(&made);
     json_decref(some);
     json_decref(all);
     return status;
 }
 
-neb_status neb__jinja_slice(const struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out)
+neb_status neb__jinja_slice(struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out)
 {
     if (json_is_string(v)) return slice_text(r, v, part, out);
     if (json_is_array(v)) return slice_list(r, v, part, out);
@@ -181,11 +206,12 @@ neb_status neb__jinja_slice(const struct neb_jinja *r, const json_t *v, json_t *
 /* ---- filters --------------------------------------------------------------------------------------------------- */
 
 /* Items that pass a test, or whose field does: reject("equalto", "x"), selectattr("role", "equalto", "user"). */
-static neb_status choose(const struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a,
-                         bool by_field, bool wanted, json_t **out)
+static neb_status choose(struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a, bool by_field,
+                         bool wanted, json_t **out)
 {
     const char *field = text_of(neb__jinja_arg(a, 0, "")), *test = text_of(neb__jinja_arg(a, by_field, ""));
     struct neb_jinja_args rest = {.value = {neb__jinja_arg(a, by_field + 1, "")}, .n = a->n > by_field + 1};
+    NEB_TRY(neb__jinja_spend_list(r, json_array_size(v)));
     json_t *list = json_array();
     neb_status status = list ? NEB_OK : no_memory();
     for (size_t i = 0; status == NEB_OK && i < json_array_size(v); i++) {
@@ -202,11 +228,11 @@ static neb_status choose(const struct neb_jinja *r, const json_t *v, const struc
 }
 
 /* map(attribute="name", default=…), or map("filter", arguments…) */
-static neb_status map(const struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a,
-                      json_t **out)
+static neb_status map(struct neb_jinja *r, const json_t *v, const struct neb_jinja_args *a, json_t **out)
 {
     const char *field = text_of(neb__jinja_arg(a, NEB_JINJA_ARGS, "attribute")),
                *filter = text_of(neb__jinja_arg(a, 0, ""));
+    NEB_TRY(neb__jinja_spend(r, (json_array_size(v) + 1) * NEB_JINJA_VALUE));
     json_t *other = neb__jinja_arg(a, NEB_JINJA_ARGS, "default"), *list = json_array();
     struct neb_jinja_args rest = {.n = 0};
     for (int i = 1; i < a->n; i++) {
@@ -229,8 +255,9 @@ static neb_status map(const struct neb_jinja *r, const json_t *v, const struct n
     return status;
 }
 
-static neb_status reversed(const json_t *v, json_t **out)
+static neb_status reversed(struct neb_jinja *r, const json_t *v, json_t **out)
 {
+    NEB_TRY(neb__jinja_spend_list(r, json_array_size(v)));
     json_t *list = json_array();
     bool bad = !list;
     for (size_t i = json_array_size(v); !bad && i > 0; i--)
@@ -239,25 +266,29 @@ static neb_status reversed(const json_t *v, json_t **out)
     return neb__jinja_given(bad ? NULL : list, out);
 }
 
-static neb_status unique(const struct neb_jinja *r, const json_t *v, json_t **out)
+static neb_status unique(struct neb_jinja *r, const json_t *v, json_t **out)
 {
+    NEB_TRY(neb__jinja_spend_list(r, json_array_size(v)));
     json_t *list = json_array();
-    bool bad = !list;
-    for (size_t i = 0; !bad && i < json_array_size(v); i++) {
-        const size_t n = json_array_size(list);
-        size_t k = 0;
-        while (k < n && !json_equal(json_array_get(list, k), json_array_get(v, i))) k++;
-        bad = n > 1024 || (k == n && json_array_append(list, json_array_get(v, i)));
+    neb_status status = list ? NEB_OK : no_memory();
+    for (size_t i = 0; status == NEB_OK && i < json_array_size(v); i++) {
+        bool there = false;
+        for (size_t k = 0; status == NEB_OK && !there && k < json_array_size(list); k++)
+            status = neb__jinja_equal(r, json_array_get(list, k), json_array_get(v, i), &there);
+        if (status == NEB_OK && !there && json_array_append(list, json_array_get(v, i))) status = no_memory();
     }
-    (void)r;
-    if (bad) json_decref(list);
-    return neb__jinja_given(bad ? NULL : list, out);
+    if (status == NEB_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return status;
 }
 
-neb_status neb__jinja_list_filter(const struct neb_jinja *r, const char *name, json_t *v,
+neb_status neb__jinja_list_filter(struct neb_jinja *r, const char *name, json_t *v,
                                   const struct neb_jinja_args *a, bool *known, json_t **out)
 {
     *known = true;
+    NEB_TRY(neb__jinja_work(r, json_array_size(v)));
     if (!strcmp(name, "items")) return neb__jinja_pairs(r, v, false, out);
     if (!strcmp(name, "dictsort") && !a->n) return neb__jinja_pairs(r, v, true, out);
     if (!strcmp(name, "list")) return neb__jinja_list(r, v, out);
@@ -266,7 +297,7 @@ neb_status neb__jinja_list_filter(const struct neb_jinja *r, const char *name, j
     if (!strcmp(name, "reject")) return choose(r, v, a, false, false, out);
     if (!strcmp(name, "selectattr")) return choose(r, v, a, true, true, out);
     if (!strcmp(name, "rejectattr")) return choose(r, v, a, true, false, out);
-    if (!strcmp(name, "reverse") && json_is_array(v)) return reversed(v, out);
+    if (!strcmp(name, "reverse") && json_is_array(v)) return reversed(r, v, out);
     if (!strcmp(name, "unique") && json_is_array(v)) return unique(r, v, out);
     *known = false;
     return NEB_OK;

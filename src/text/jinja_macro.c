@@ -82,7 +82,7 @@ neb_status neb__jinja_call(struct neb_jinja *r, const struct neb_jinja_macro *m,
     if (status == NEB_OK) {
         r->at = at;
         r->after = after;
-        status = neb__jinja_text(made.len ? (const char *)made.data : "", made.len, out);
+        status = neb__jinja_text(r, made.len ? (const char *)made.data : "", made.len, out);
     }
     neb__buf_free(&made);
     return status;

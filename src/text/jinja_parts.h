@@ -19,6 +19,8 @@ enum {
     NEB_JINJA_MACROS = 64,
     NEB_JINJA_LIST = 1 << 16,
     NEB_JINJA_NO_IF = 1,
+    NEB_JINJA_VALUE = 64, /* bytes of a value beside its text or items, about */
+    NEB_JINJA_FIELD = 160,
     NEB_JINJA_TEXT = 16 << 20
 };
 
@@ -43,6 +45,7 @@ struct neb_jinja {
     int loops;                      /* that are running */
     int depth;                      /* of expressions and blocks */
     int64_t steps;                  /* left */
+    size_t bytes, work;             /* left: of values that are made; parts that are looked at */
     int after;                      /* what the last tag does to the white space behind it */
     /* (n + 1) of the expression that begins there: behind its `if`, NEB_JINJA_NO_IF, or 0: it was not read yet */
     size_t *behind_if;
@@ -60,6 +63,8 @@ struct neb_jinja_args {
 /* NEB_ERR_CORRUPT and NEB_ERR_UNSUPPORTED with the line in front. */
 neb_status neb__jinja_malformed(const struct neb_jinja *r, const char *expected);
 neb_status neb__jinja_unknown(const struct neb_jinja *r, const char *what, const char *name);
+/* NEB_ERR_RANGE with the line in front. */
+neb_status neb__jinja_too_much(const struct neb_jinja *r, const char *what);
 /* Counts a step of the run. NEB_ERR_RANGE: there were too many. */
 neb_status neb__jinja_step(struct neb_jinja *r);
 json_t *neb__jinja_find(const struct neb_jinja *r, const char *name); /* a borrowed variable, or NULL */
@@ -113,19 +118,32 @@ bool neb__jinja_true(const json_t *v);
 /* As `{{ v }}` shows it. */
 neb_status neb__jinja_print(const json_t *v, struct neb_buf *out);
 
+/* ---- jinja_limits.c ---- */
+
+/* NEB_ERR_RANGE: the template has taken all that it may. */
+neb_status neb__jinja_spend(struct neb_jinja *r, size_t bytes);      /* of values that it makes */
+neb_status neb__jinja_spend_list(struct neb_jinja *r, size_t items); /* that have their bytes already */
+neb_status neb__jinja_work(struct neb_jinja *r, size_t parts);       /* of values that are looked at */
+neb_status neb__jinja_look(struct neb_jinja *r,
+                           const json_t *v); /* at a text, or at one part of something else */
+/* NEB_ERR_RANGE, too: there are lists and tables in more than `most` others. */
+neb_status neb__jinja_check_depth(struct neb_jinja *r, const json_t *v, int most);
+/* As json_equal(), with limits. */
+neb_status neb__jinja_equal(struct neb_jinja *r, const json_t *a, const json_t *b, bool *same);
+
 /* ---- jinja_lists.c ---- */
 
 /* What a loop goes through: items of a list, keys of a table, characters of a text, nothing of the undefined.
  * NEB_ERR_UNSUPPORTED: something else */
-neb_status neb__jinja_list(const struct neb_jinja *r, const json_t *v, json_t **out);
+neb_status neb__jinja_list(struct neb_jinja *r, const json_t *v, json_t **out);
 /* A table's pairs, in their order or in that of their keys. */
-neb_status neb__jinja_pairs(const struct neb_jinja *r, const json_t *v, bool sorted, json_t **out);
-neb_status neb__jinja_range(const struct neb_jinja *r, const struct neb_jinja_args *a, json_t **out);
+neb_status neb__jinja_pairs(struct neb_jinja *r, const json_t *v, bool sorted, json_t **out);
+neb_status neb__jinja_range(struct neb_jinja *r, const struct neb_jinja_args *a, json_t **out);
 /* list[from:to:step], and the same of a text's characters; a part that is NULL is not given. */
-neb_status neb__jinja_slice(const struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out);
+neb_status neb__jinja_slice(struct neb_jinja *r, const json_t *v, json_t *const part[3], json_t **out);
 /* The filters that make a list from a list: items, dictsort, list, map, select, reject, selectattr, rejectattr, reverse,
  * unique. *known false: another name. */
-neb_status neb__jinja_list_filter(const struct neb_jinja *r, const char *name, json_t *v,
+neb_status neb__jinja_list_filter(struct neb_jinja *r, const char *name, json_t *v,
                                   const struct neb_jinja_args *a, bool *known, json_t **out);
 
 /* ---- jinja_calls.c ---- */
@@ -133,16 +151,16 @@ neb_status neb__jinja_list_filter(const struct neb_jinja *r, const char *name, j
 /* An argument by its place or its name; NULL: not given. Borrowed. */
 json_t *neb__jinja_arg(const struct neb_jinja_args *a, int place, const char *name);
 
-neb_status neb__jinja_filter(const struct neb_jinja *r, const char *name, json_t *v,
-                             const struct neb_jinja_args *a, json_t **out);
-neb_status neb__jinja_test(const struct neb_jinja *r, const char *name, const json_t *v,
+neb_status neb__jinja_filter(struct neb_jinja *r, const char *name, json_t *v, const struct neb_jinja_args *a,
+                             json_t **out);
+neb_status neb__jinja_test(struct neb_jinja *r, const char *name, const json_t *v,
                            const struct neb_jinja_args *a, bool *out);
-neb_status neb__jinja_method(const struct neb_jinja *r, const char *name, json_t *v,
-                             const struct neb_jinja_args *a, json_t **out);
-neb_status neb__jinja_function(const struct neb_jinja *r, const char *name, const struct neb_jinja_args *a,
+neb_status neb__jinja_method(struct neb_jinja *r, const char *name, json_t *v, const struct neb_jinja_args *a,
+                             json_t **out);
+neb_status neb__jinja_function(struct neb_jinja *r, const char *name, const struct neb_jinja_args *a,
                                json_t **out);
 /* A new text of n bytes. NEB_ERR_NOMEM, NEB_ERR_RANGE: it is too long */
-neb_status neb__jinja_text(const char *p, size_t n, json_t **out);
+neb_status neb__jinja_text(struct neb_jinja *r, const char *p, size_t n, json_t **out);
 neb_status neb__jinja_given(json_t *v, json_t **out); /* NULL: NEB_ERR_NOMEM */
 
 #endif
