@@ -380,11 +380,33 @@ static void numbering_is_the_tokenizers(void **state)
     }
 }
 
+static void a_file_shortened_while_it_is_read_is_an_error(void **state)
+{
+    (void)state;
+    char path[700];
+    struct neb_st *st;
+    folder_copy("llama3", "model.safetensors", "cut");
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_in("cut"));
+    assert_ok(neb__st_open(path, &st));
+    const struct neb_st_tensor *t = neb__st_at(st, neb__st_count(st) - 1);
+    float *values = neb__malloc((size_t)t->size * 2);
+    assert_non_null(values);
+    assert_ok(neb__st_to_f32(t, values));
+    assert_int_equal(truncate(path, 100), 0);
+    check_log_quiet();
+    assert_status(neb__st_to_f32(t, values), NEB_ERR_CORRUPT);
+    check_log_restore();
+    assert_non_null(strstr(neb_last_error(), t->name));
+    neb__free(values);
+    neb__st_close(st);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_transformers),
         cmocka_unit_test(export_is_the_inverse_of_import),
+        cmocka_unit_test(a_file_shortened_while_it_is_read_is_an_error),
         cmocka_unit_test(translations_are_those_of_transformers),
         cmocka_unit_test(translators_go_out_as_they_came),
         cmocka_unit_test(languages_are_asked_for),

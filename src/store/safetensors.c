@@ -9,6 +9,7 @@
 #include "store/safetensors.h"
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/map_guard.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -193,6 +194,7 @@ neb_status neb__st_open(const char *path, struct neb_st **out)
     NEB_TRY(neb__file_open_plain(path, &fd));
     if (fstat(fd, &info)) info.st_size = 0;
     size_t n = info.st_size > 0 ? (size_t)info.st_size : 0;
+    neb__map_guard_prepare();
     void *map = n ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     int e = errno;
     close(fd);
@@ -266,7 +268,7 @@ static float half_to_float(uint16_t h)
     return sign ? -f : f;
 }
 
-neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out)
+static neb_status to_f32(const struct neb_st_tensor *t, float *out)
 {
     const uint8_t *p = t->data; /* may be unaligned: the header may have any length */
     size_t n = t->size / neb__st_type_size(t->type);
@@ -289,4 +291,14 @@ neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out)
         }
     }
     return NEB_OK;
+}
+
+neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out)
+{
+    struct neb_map_guard guard;
+    neb__map_guard_begin(&guard, t->data, t->size);
+    neb_status status = to_f32(t, out);
+    if (neb__map_guard_end(&guard) || status != NEB_OK) return status;
+    return neb__fail(NEB_ERR_CORRUPT, "tensor '%.60s': its file was shortened meanwhile, or its disk failed",
+                     t->name);
 }

@@ -64,7 +64,9 @@ const struct neb_st_tensor *neb__st_at(const struct neb_st *st, int i); /* in th
 const struct neb_st_tensor *neb__st_find(const struct neb_st *st, const char *name); /* or NULL */
 const char *neb__st_meta(const struct neb_st *st, const char *key); /* of __metadata__, or NULL */
 
-/* All elements as fp32. NEB_ERR_DTYPE: not F32, F16, BF16 or F64. */
+/* All elements as fp32.
+ *   NEB_ERR_DTYPE: not F32, F16, BF16 or F64
+ *   NEB_ERR_CORRUPT: the file was shortened since it was opened, or cannot be read there */
 neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out); // (elements)
 
 /* Writes the whole file, atomically and durably. meta: key, value, …, NULL; or NULL. `format: pt` is
