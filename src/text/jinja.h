@@ -1,6 +1,6 @@
 /* jinja.h: the part of the template language Jinja in which Hugging Face folders say how a conversation becomes a text:
  * loops, conditions, macros, variables, expressions, the usual filters, tests and methods of texts. A template is a stranger's
- * program: what it uses and this part lacks is refused by its name, and its steps, depth and output are limited. */
+ * program: what it uses and this part lacks is refused by its name, and its steps, depth, memory and output are limited. */
 #ifndef NEB_TEXT_JINJA_H
 #define NEB_TEXT_JINJA_H
 
