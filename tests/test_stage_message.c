@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <nebula/engine.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { WIDTH = 40, ROWS = 6, USED = 5, STAGES = 3 };
@@ -32,7 +33,7 @@ static struct neb_stage_inbox inbox(void)
 static size_t an_item(uint8_t *out, const struct neb_stage_head *m, uint16_t left, const void *bytes,
                       size_t n)
 {
-    const struct neb_stage_item_head h = {*m, 5, false, left};
+    const struct neb_stage_item_head h = {*m, 5, false, false, left};
     neb__stage_head_write(&h, out);
     if (n) memcpy(out + NEB_STAGE_HEAD, bytes, n);
     return NEB_STAGE_HEAD + n;
@@ -259,12 +260,92 @@ static void values_come_once(void **state)
     neb_device_close(g.dev);
 }
 
+/* ---- what a folder says of its run ------------------------------------------------------------------------- */
+
+static neb_status open_begun(const struct neb_job *job, struct neb_stage_place place, const char *text,
+                             bool *third)
+{
+    static const volatile sig_atomic_t go_on = 0;
+    struct neb_stage_site *s;
+    char path[300];
+    snprintf(path, sizeof path, "%s/stream.run", job->out);
+    if (text) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(text, f);
+        assert_int_equal(fclose(f), 0);
+    }
+    NEB_TRY(neb__stage_site_open_at(job, &place, &go_on, &s));
+    *third = s->third;
+    neb_status status = s->run_known ? neb__stage_write_run(s) : NEB_OK;
+    neb__stage_site_close(s);
+    return status;
+}
+
+static void a_run_goes_on_as_it_was_begun(void **state)
+{
+    (void)state;
+    char dir[200];
+    static char name[] = "a", full[] = "full", lora[] = "lora";
+    struct neb_job job = {.n_sites = 2, .site = {{.name = name}, {.name = name}}};
+    const struct neb_stage_place line = {.range = {0, 3}}, other = {.range = {0, 2}},
+                                 ring = {.ring = true, .range = {0, 6}, .hole = {2, 4}},
+                                 moved = {.ring = true, .range = {0, 6}, .hole = {1, 4}};
+    bool third;
+    check_make_dir(dir, sizeof dir);
+    job.out = dir;
+    job.peft.method = full;
+    job.parallel.data = 1;
+    assert_ok(open_begun(&job, line, "0123abcd\n", &third)); /* of a release that did not say the layers */
+    assert_false(third);
+    assert_ok(open_begun(&job, line, NULL, &third)); /* it says them now */
+    check_log_quiet();
+    assert_status(open_begun(&job, other, NULL, &third), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "was begun with layers 1 to 3 here"));
+    assert_non_null(strstr(neb_last_error(), "say sites[].layers"));
+    assert_status(open_begun(&job, ring, NULL, &third), NEB_ERR_VERSION);
+    assert_status(open_begun(&job, ring, "0123abcd 2\n", &third), NEB_ERR_VERSION);
+    assert_non_null(strstr(neb_last_error(), "finish it with that program"));
+    check_log_restore();
+    assert_ok(open_begun(&job, ring, "0123abcd 3\n", &third));
+    assert_true(third);
+    assert_ok(open_begun(&job, ring, NULL, &third));
+    check_log_quiet();
+    assert_status(open_begun(&job, moved, NULL, &third), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "layers 1 to 2 and 5 to 6 here"));
+    job.peft.method = lora; /* the first site says what it wants */
+    assert_status(open_begun(&job, line, "0123abcd\n", &third), NEB_ERR_VERSION);
+    check_log_restore();
+    assert_ok(open_begun(&job, line, "0123abcd 3 layers 1 to 3\n", &third));
+    assert_true(third);
+    check_remove_dir(dir);
+}
+
+/* An older release neither sets the third flag nor looks at it. */
+static void the_head_says_the_version(void **state)
+{
+    (void)state;
+    uint8_t item[NEB_STAGE_HEAD];
+    struct neb_stage_item_head h = {.run = 5, .outlined = true, .third = true}, back;
+    neb__stage_head_write(&h, item);
+    assert_int_equal(item[5], 6);
+    assert_true(neb__stage_head_read(item, sizeof item, &back));
+    assert_true(back.outlined && back.third && !back.message.bad);
+    item[5] = 2;
+    assert_true(neb__stage_head_read(item, sizeof item, &back));
+    assert_true(back.outlined && !back.third);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_crosses),    cmocka_unit_test(no_more_than_is_due),
-        cmocka_unit_test(only_what_is_due), cmocka_unit_test(sums_that_cannot_be),
+        cmocka_unit_test(a_run_crosses),
+        cmocka_unit_test(no_more_than_is_due),
+        cmocka_unit_test(only_what_is_due),
+        cmocka_unit_test(sums_that_cannot_be),
         cmocka_unit_test(values_come_once),
+        cmocka_unit_test(a_run_goes_on_as_it_was_begun),
+        cmocka_unit_test(the_head_says_the_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

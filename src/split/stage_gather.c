@@ -270,14 +270,13 @@ static neb_status receive_all(const struct neb_stage_carrier *c, struct neb_work
 neb_status neb__stage_site_gather(struct neb_stage_site *s, struct neb_work *w)
 {
     const struct neb_stage_carrier *c = &s->carrier;
-    const bool asks = strcmp(s->job->peft.method, "full") != 0;
     struct wanted wanted;
     NEB_TRY(open_wanted(neb__work_params(w), &wanted));
     neb_status status = NEB_OK;
     if (neb__stage_site_has_model(s)) {
-        status = receive_all(c, w, asks, &wanted);
+        status = receive_all(c, w, s->asks, &wanted);
     } else {
-        if (asks) status = c->ask(c->arg, wanted.bit, wanted.bytes);
+        if (s->asks) status = c->ask(c->arg, wanted.bit, wanted.bytes);
         if (status == NEB_OK) status = send_own(c, w, &wanted);
     }
     neb__free(wanted.bit);

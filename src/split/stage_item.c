@@ -38,7 +38,8 @@ static neb_status put_pieces(struct neb_stage_site *s, struct neb_stage_end *e,
         return neb__fail(NEB_ERR_LIMIT, "a message of %zu bytes between stages", n);
     for (size_t i = 0; i < pieces; i++) {
         uint8_t h[NEB_STAGE_HEAD];
-        const struct neb_stage_item_head item = {*head, s->run, s->outlined, (uint16_t)(pieces - 1 - i)};
+        const struct neb_stage_item_head item = {*head, s->run, s->outlined, s->third,
+                                                 (uint16_t)(pieces - 1 - i)};
         size_t part = n < each ? n : each;
         neb__stage_head_write(&item, h);
         neb__buf_clear(&s->item);
@@ -107,10 +108,16 @@ static neb_status check_run(struct neb_stage_site *s, const struct neb_stage_end
                      e->at, e->other, s->job->out);
 }
 
-/* The numbers of the items depend on it. */
-static neb_status check_version(const struct neb_stage_site *s, const struct neb_stage_end *e, bool outlined)
+/* The numbers of the items, and what is in them, depend on it. */
+static neb_status check_version(const struct neb_stage_site *s, const struct neb_stage_end *e,
+                                const struct neb_stage_item_head *h)
 {
-    if (s->outlined == outlined) return NEB_OK;
+    if (s->outlined == h->outlined && s->third == h->third) return NEB_OK;
+    if (s->outlined == h->outlined)
+        return neb__fail(
+            NEB_ERR_VERSION,
+            "site '%s' runs a nebula-i whose stages have other messages: use the same release at all sites",
+            e->other);
     return neb__fail(
         NEB_ERR_VERSION,
         "site '%s' runs a nebula-i whose stages do not say what their batches look like, or knows another "
@@ -129,7 +136,7 @@ neb_status neb__stage_get(struct neb_stage_site *s, enum neb_stage_way way, cons
         size_t size = 0;
         NEB_TRY(receive(s, e, &p, &size));
         (void)neb__stage_head_read(p, size, &h); /* receive() has seen that it is there */
-        NEB_TRY(check_version(s, e, h.outlined));
+        NEB_TRY(check_version(s, e, &h));
         NEB_TRY(check_run(s, e, h.run));
         NEB_TRY(neb__stage_inbox_add(&s->inbox, due, e->other, p, size, bytes, n));
         if (h.message.kind == NEB_STAGE_ITEM_VALUES) s->gathered[1] += (double)size;

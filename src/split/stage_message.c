@@ -1,7 +1,7 @@
 /* stage_message.c: messages between stages, as bytes and back. Pure.
  *
- *     item      u32 tag of the run, u8 kind, u8 flags (1: a value was not finite, nothing follows; 2: of a run with outlines),
- *               u16 items of the same message that follow, u32 number, u32 check value of the batch · bytes
+ *     item      u32 tag of the run, u8 kind, u8 flags (1: a value was not finite, nothing follows; 2: of a run with outlines;
+ *               4: sums have the time of the line, and the first site may say what it wants), u16 items of the same message that follow, u32 number, u32 check value of the batch · bytes
  *     outline   what the batches of a step, or one of held-out text, look like (text/batch_outline.h): ahead, to stages that
  *               have neither end of the model, before the first hidden states of these batches
  *     run       for each part of the message a frame of activations (codec/stream.h)
@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { BAD = 1, OUTLINED = 2 };
+enum { BAD = 1, OUTLINED = 2, LINES = 4 };
 
 /* ---- items ------------------------------------------------------------------------------------------------ */
 
@@ -25,7 +25,7 @@ void neb__stage_head_write(const struct neb_stage_item_head *h, uint8_t out[NEB_
 {
     neb__put32(out, h->run);
     out[4] = (uint8_t)h->message.kind;
-    out[5] = (uint8_t)((h->message.bad ? BAD : 0) | (h->outlined ? OUTLINED : 0));
+    out[5] = (uint8_t)((h->message.bad ? BAD : 0) | (h->outlined ? OUTLINED : 0) | (h->third ? LINES : 0));
     neb__put16(out + 6, h->follow);
     neb__put32(out + 8, h->message.number);
     neb__put32(out + 12, h->message.check);
@@ -40,6 +40,7 @@ bool neb__stage_head_read(const uint8_t *item, size_t n, struct neb_stage_item_h
                                            .number = neb__get32(item + 8),
                                            .check = neb__get32(item + 12)};
     out->outlined = item[5] & OUTLINED;
+    out->third = item[5] & LINES;
     out->follow = neb__get16(item + 6);
     return true;
 }

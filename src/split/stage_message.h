@@ -33,6 +33,8 @@ struct neb_stage_item_head {
     struct neb_stage_head message;
     uint32_t run;
     bool outlined;
+    bool
+        third; /* of the third version: rows of sums have line_s, and the first site may say what it wants at the end */
     uint16_t follow;
 };
 void neb__stage_head_write(const struct neb_stage_item_head *h, uint8_t out[NEB_STAGE_HEAD]);

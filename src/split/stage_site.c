@@ -8,8 +8,12 @@
  * early (wan.journal).
  *
  * A run has a tag, drawn by the first site when its folder OUT is new. It is in OUT/stream.run of every site and in every
- * item. A site without that file begins anew, and so do its journals; items of another run are refused. Behind the tag stands the version
- * of the items where it is not the first one: a run that was begun with other items cannot go on, since the numbers of its items differ.
+ * item. A site without that file begins anew, and so do its journals; items of another run are refused. Behind the tag stand
+ *
+ *     version   of the items: 3, or 1 where a run has neither outlines nor a list of wanted parameters (2: outlines, of an older release)
+ *     layers    that are here: "layers 1 to 2", "layers 1 to 1 and 4 to 4"
+ *
+ * A run that was begun with other items or other layers cannot go on: the numbers of its items differ, or what they mean.
  * OUT/pipeline.done says that this site has got and given everything: started again, it only waits for its neighbours. */
 #include "split/stage_site.h"
 #include "base/crc32c.h"
@@ -33,31 +37,64 @@ static const double slice = 0.2;
 
 /* ---- the tag of the run ----------------------------------------------------------------------------------- */
 
+enum { RUN_TEXT = 128 };
+
+/* "layers 1 to 2", or "layers 1 to 1 and 4 to 4". */
+static void describe_layers(const struct neb_stage_place *at, char *out, size_t size)
+{
+    if (at->hole.end > at->hole.first)
+        snprintf(out, size, "layers %" PRId64 " to %" PRId64 " and %" PRId64 " to %" PRId64,
+                 at->range.first + 1, at->hole.first, at->hole.end + 1, at->range.end);
+    else
+        snprintf(out, size, "layers %" PRId64 " to %" PRId64, at->range.first + 1, at->range.end);
+}
+
 neb_status neb__stage_write_run(const struct neb_stage_site *s)
 {
-    char text[24];
-    int n = snprintf(text, sizeof text, s->outlined ? "%08x 2\n" : "%08x\n", s->run);
+    char text[RUN_TEXT], layers[96];
+    describe_layers(&s->place, layers, sizeof layers);
+    int n = snprintf(text, sizeof text, "%08x %d %s\n", s->run, s->third ? 3 : 1, layers);
     return neb__file_replace(s->run_path, text, (size_t)n, 0600);
+}
+
+/* version: what stands behind the tag. */
+static neb_status check_begun(const struct neb_stage_site *s, int version, const char *layers)
+{
+    char here[96];
+    const char *lacks = NULL;
+    if (s->outlined != (version == 2 || version == 3) && !(version == 3 && s->asks))
+        lacks = "do not say what their batches look like, or with another number of sites";
+    else if (s->third != (version == 3))
+        lacks = "have other messages, or with another peft.method";
+    if (lacks)
+        return neb__fail(
+            NEB_ERR_VERSION,
+            "the run in %s was begun by a nebula-i whose stages %s: finish it with that program and job, or "
+            "remove the folders `out` of all sites to start from nothing",
+            s->job->out, lacks);
+    describe_layers(&s->place, here, sizeof here);
+    if (!*layers || !strcmp(layers, here)) return NEB_OK;
+    return neb__fail(
+        NEB_ERR_CONFIG,
+        "the run in %s was begun with %s here, and the job gives %s now: say sites[].layers (and "
+        "sites[0].last_layers) as the run was begun, or remove the folders `out` of all sites to start from "
+        "nothing",
+        s->job->out, layers, here);
 }
 
 /* *begun false: this site has not begun a run in this folder. */
 static neb_status read_run(struct neb_stage_site *s, bool *begun)
 {
-    char text[12] = "";
+    char text[RUN_TEXT] = "", layers[96] = "";
+    int version = 1;
     *begun = false;
     FILE *f = fopen(s->run_path, "r");
     if (!f) return NEB_OK;
-    size_t n = fread(text, 1, 11, f);
+    size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     if (n < 8 || strspn(text, "0123456789abcdef") != 8) return NEB_OK;
-    if (s->outlined != !strcmp(text + 8, " 2\n"))
-        return neb__fail(
-            NEB_ERR_VERSION,
-            "the run in %s was begun by a nebula-i whose stages do not say what their batches look like, or "
-            "with another number of sites: finish it with that program and job, or remove the folders `out` "
-            "of "
-            "all sites to start from nothing",
-            s->job->out);
+    (void)sscanf(text + 8, "%3d %95[^\n]", &version, layers);
+    NEB_TRY(check_begun(s, version, layers));
     s->run = (uint32_t)strtoul(text, NULL, 16);
     s->run_known = *begun = true;
     return NEB_OK;
@@ -118,6 +155,8 @@ static neb_status open_all(struct neb_stage_site *s)
                                       .take_outline = neb__stage_take_outline,
                                       .give_outline = neb__stage_give_outline};
     s->outlined = s->stages > 2 || ring;
+    s->asks = strcmp(j->peft.method, "full") != 0;
+    s->third = s->outlined || s->asks;
     s->carrier = (struct neb_stage_carrier){s, neb__stage_carry_values, neb__stage_fetch_values,
                                             neb__stage_tell_wanted};
     s->links.stage = (struct neb_stage_links){
@@ -132,14 +171,10 @@ static neb_status open_all(struct neb_stage_site *s)
 
 static void say_place(const struct neb_stage_site *s)
 {
-    const struct neb_stage_place *at = &s->place;
-    if (at->ring && !s->stage)
-        neb__info("stage 1 of %d: layers 1 to %" PRId64 " and %" PRId64 " to %" PRId64
-                  ", since the output is tied to the token table",
-                  s->stages, at->hole.first, at->hole.end + 1, at->range.end);
-    else
-        neb__info("stage %d of %d: layers %" PRId64 " to %" PRId64, s->stage + 1, s->stages,
-                  at->range.first + 1, at->range.end);
+    char layers[96];
+    describe_layers(&s->place, layers, sizeof layers);
+    neb__info("stage %d of %d: %s%s", s->stage + 1, s->stages, layers,
+              s->place.ring && !s->stage ? ", since the output is tied to the token table" : "");
 }
 
 neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data *data,

@@ -94,11 +94,12 @@ struct neb_stage_site {
     struct neb_stage_inbox inbox; /* what comes in */
     uint32_t run;                 /* tag of the run; every item begins with it */
     bool run_known;
-    bool
-        outlined; /* some stage of the run hears what the batches look like: the items are of the second version */
-    bool done;    /* an earlier start has concluded this run */
-    bool tells;   /* … and it is known what it had got, so that the neighbours can be told once more */
-    bool gathers; /* parameters are on their way, and the journal has room for them */
+    bool outlined; /* some stage of the run hears what the batches look like */
+    bool asks;     /* at the end the first site says which parameters it wants */
+    bool third;    /* either: the items are of the third version, else of the first one */
+    bool done;     /* an earlier start has concluded this run */
+    bool tells;    /* … and it is known what it had got, so that the neighbours can be told once more */
+    bool gathers;  /* parameters are on their way, and the journal has room for them */
     char run_path[PATH_MAX], done_path[PATH_MAX];
     int bits;
     struct neb_stage_rate rate;
@@ -190,7 +191,7 @@ neb_status neb__stage_add_up(void *site, struct neb_stage_sums *own);
 neb_status neb__stage_spread(void *site, void *bytes, size_t n);
 neb_status neb__stage_take_outline(void *site, struct neb_buf *out);
 neb_status neb__stage_give_outline(void *site, const void *bytes, size_t n);
-/* Writes the tag of the run, when it is known. */
+/* Writes the tag of the run, when it is known, with the version of its items and the layers that are here. */
 neb_status neb__stage_write_run(const struct neb_stage_site *s);
 /* The functions of `carrier`. */
 neb_status neb__stage_carry_values(void *site, const struct neb_stage_chunk *c, const float *values);

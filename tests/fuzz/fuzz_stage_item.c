@@ -50,7 +50,7 @@ static void use(uint8_t choice, const struct neb_stage_head *head, const uint8_t
 static void mend(const struct neb_stage_due *due, uint8_t *item)
 {
     const struct neb_stage_item_head h = {
-        {due->kind, item[5] & 1, due->number, due->check}, 1, false, item[6] % 4};
+        {due->kind, item[5] & 1, due->number, due->check}, 1, false, false, item[6] % 4};
     neb__stage_head_write(&h, item);
 }
 
