@@ -51,6 +51,28 @@ static void a_site_without_text_is_not_asked_for_it(void **state)
     assert_true(differ(with, "seed=1\n", why, sizeof why));
 }
 
+/* A site may lack what is said of another site, but not the cut that follows from it. */
+static void sites_cut_alike(void **state)
+{
+    (void)state;
+    char why[256];
+    static const char one[] = "seed=1\nsites[1].train.memory=1GiB\n";
+    static const char with[] = "seed=1\nsites[1].train.memory=1GiB\n" NEB_FACT_CUT "=1-3;4-4\n";
+    static const char other[] = "seed=1\n" NEB_FACT_CUT "=1-2;3-4\n";
+    assert_false(differ(one, "seed=1\n", why, sizeof why));
+    assert_false(differ(with, with, why, sizeof why));
+    assert_false(differ(with, "seed=1\n" NEB_FACT_CUT "=1-3;4-4\n", why, sizeof why));
+    assert_true(differ(with, other, why, sizeof why));
+    assert_non_null(strstr(why,
+                           "(the cut) is '1-2;3-4' there and '1-3;4-4' here; use one release and the same "
+                           "sites[].train values"));
+    assert_true(differ(other, with, why, sizeof why));
+    assert_true(differ(with, one, why, sizeof why)); /* an older release */
+    assert_non_null(strstr(why, "(the cut) is '1-3;4-4' here and not given there; use one release"));
+    assert_true(differ(one, with, why, sizeof why));
+    assert_non_null(strstr(why, "use one release"));
+}
+
 /* Every cut and many garbled texts, each in memory of exactly its size. */
 static void any_text_may_come(void **state)
 {
@@ -79,6 +101,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_difference_is_named),
         cmocka_unit_test(a_site_without_text_is_not_asked_for_it),
+        cmocka_unit_test(sites_cut_alike),
         cmocka_unit_test(any_text_may_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,8 @@ enum {
 
 /* A site whose facts have this line has no text: its corpora, and a tokenizer that it lacks, are not compared. */
 #define NEB_FACT_TEXTLESS "(the text)=none"
+/* Which layers are at which site of a pipeline: what follows from the other facts, as this release computes it. */
+#define NEB_FACT_CUT "(the cut)"
 
 /* Between open and start. The text is copied. NEB_ERR_LIMIT, NEB_ERR_NOMEM */
 neb_status neb__session_facts(neb_session *s, const char *text, size_t n);

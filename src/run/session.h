@@ -203,9 +203,10 @@ struct timespec neb__step_until(double seconds);
 /* session_job.c */
 struct neb_job;
 /* Tells which job, tokenizer and frozen weights all sites must have in common. frozen NULL: none in few bits. textless: this site
- * has no text, and its corpora are not compared; tokenizer NULL: nor its tokenizer. Before start. */
+ * has no text, and its corpora are not compared; tokenizer NULL: nor its tokenizer. cut: which layers are at which site of a pipeline;
+ * NULL: it is none. Before start. */
 neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, const struct neb_hash *tokenizer,
-                                 const struct neb_hash *frozen, bool textless);
+                                 const struct neb_hash *frozen, bool textless, const char *cut);
 /* The folder is this site's and its roster knows every site of the job; NEB_ERR_CONFIG says what does not
  * fit. */
 neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site);

@@ -81,7 +81,7 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
 }
 
 neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, const struct neb_hash *tokenizer,
-                                 const struct neb_hash *frozen, bool textless)
+                                 const struct neb_hash *frozen, bool textless, const char *cut)
 {
     struct neb_buf facts;
     char hex[2 * NEB_HASH_SIZE + 1];
@@ -91,6 +91,7 @@ neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, cons
     if (status == NEB_OK) status = neb__job_settings_fact(job, &facts);
     if (status == NEB_OK && tokenizer) status = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
     if (status == NEB_OK && textless) status = neb__buf_printf(&facts, NEB_FACT_TEXTLESS "\n");
+    if (status == NEB_OK && cut) status = neb__buf_printf(&facts, NEB_FACT_CUT "=%s\n", cut);
     if (frozen) neb__hash_hex(frozen, hex);
     if (status == NEB_OK && frozen) status = neb__buf_printf(&facts, "(the frozen weights)=%.16s\n", hex);
     if (status == NEB_OK) status = neb__session_facts(s, (const char *)facts.data, facts.len);

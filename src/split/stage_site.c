@@ -177,6 +177,17 @@ static void say_place(const struct neb_stage_site *s)
               s->place.ring && !s->stage ? ", since the output is tied to the token table" : "");
 }
 
+static void describe_cut(const struct neb_stage_range *range, int n, const struct neb_stage_range *hole,
+                         char *out, size_t size)
+{
+    size_t at = 0;
+    for (int i = 0; i < n && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%s%" PRId64 "-%" PRId64, i ? ";" : "",
+                               range[i].first + 1, range[i].end);
+    if (hole->end && at < size)
+        snprintf(out + at, size - at, ";hole %" PRId64 "-%" PRId64, hole->first + 1, hole->end);
+}
+
 neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data *data,
                                 const volatile sig_atomic_t *stop, struct neb_stage_site **out)
 {
@@ -184,6 +195,7 @@ neb_status neb__stage_site_open(const struct neb_job *job, const struct neb_data
     NEB_TRY(neb__site_cut(job, &data->models.model, range, &hole));
     struct neb_stage_place place = {.ring = hole.end > 0, .range = range[job->at]};
     if (!job->at) place.hole = hole;
+    describe_cut(range, job->n_sites, &hole, place.cut, sizeof place.cut);
     NEB_TRY(neb__stage_site_open_at(job, &place, stop, out));
     say_place(*out);
     return NEB_OK;

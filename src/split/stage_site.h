@@ -53,9 +53,12 @@ struct neb_stage_marks {
     uint64_t at[NEB_STAGE_WAYS];
 };
 
+enum { NEB_STAGE_CUT = 1024 };
+
 /* Which layers are here. */
 struct neb_stage_place {
-    bool ring; /* the first site has both ends of the model, and the last one sends to it */
+    bool ring;               /* the first site has both ends of the model, and the last one sends to it */
+    char cut[NEB_STAGE_CUT]; /* of all sites, which must have the same: "1-6;3-4;hole 3-4" */
     struct neb_stage_range range, hole;
 };
 

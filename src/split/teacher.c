@@ -109,7 +109,7 @@ static neb_status open_links(struct teacher *t)
     if (!j->wan.recorded) {
         NEB_TRY(neb_session_open(neb__session_folder(j, j->at), &c, &t->session));
         NEB_TRY(neb__session_check_roster(t->session, j, j->at));
-        NEB_TRY(neb__session_tell_job(t->session, j, neb__tok_hash(t->data.tok), NULL, false));
+        NEB_TRY(neb__session_tell_job(t->session, j, neb__tok_hash(t->data.tok), NULL, false, NULL));
     }
     t->metrics = neb__metrics_begin(j->out, -1);
     neb__meter_begin(&t->meter, j, t->metrics, t->session, &neb__session_meter, 0);

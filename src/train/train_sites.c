@@ -52,7 +52,8 @@ static neb_status tell_job(struct neb_trainer *t, const struct neb_hash *tokeniz
     if (!t->gate) NEB_TRY(neb__work_frozen_hash(t->work, &any, &own));
     if (any) frozen = &own;
     const bool textless = t->gate ? neb__gate_textless(t->gate) : t->data.textless;
-    return neb__session_tell_job(t->session, t->job, tokenizer, t->split ? NULL : frozen, textless);
+    return neb__session_tell_job(t->session, t->job, tokenizer, t->split ? NULL : frozen, textless,
+                                 t->stage ? t->stage->place.cut : NULL);
 }
 
 neb_status neb__trainer_open_session(struct neb_trainer *t)
