@@ -1,6 +1,7 @@
 /* test_stage_depth.c: micro-batches in flight at a stage, and the memory for them. A depth for which there is none is noticed between
  * two steps: the stage goes on with the depth that it had, computes what it would have computed, and does not ask for more again. */
 #include "check.h"
+#include "base/mem.h"
 #include "split/stage_site.h"
 #include "world.h"
 
@@ -105,6 +106,48 @@ static void it_stays_at_its_depth(void **state)
     free(got);
 }
 
+/* Each allocation on the way back fails in turn, too: either the depth is as it was, or it says that it is not. */
+static void it_says_if_it_cannot_go_back(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_device_info info;
+    char words[80];
+    float *want = world_room(), *got = world_room();
+    int as_before = 0, gone = 0;
+    open_stage(&w, "");
+    const int64_t n = train(&w, 3, want);
+    neb_device_get_info(neb__work_device(w.work), &info);
+    snprintf(words, sizeof words, "train.memory=%lld",
+             (long long)(info.memory_used + 4 * neb__work_slot_bytes(w.work)));
+    world_close(&w);
+    bool all = false;
+    for (int64_t at = 1; !all; at++) {
+        open_stage(&w, words);
+        (void)train(&w, 2, got);
+        check_log_quiet();
+        neb__mem_fail_at(at);
+        neb_status status = neb__work_set_depth(w.work, MICRO);
+        all = neb__mem_count() < at;
+        neb__mem_fail_at(0);
+        check_log_restore();
+        if (status == NEB_ERR_NOMEM) {
+            as_before++;
+            assert_int_equal(neb__work_depth(w.work), DEPTH);
+            assert_int_equal(train(&w, 1, got), n);
+            world_assert_same(&w, "encoder.layers.0.", want, n);
+        } else {
+            assert_status(status, NEB_ERR_STATE);
+            assert_non_null(strstr(neb_last_error(), "micro-batches in flight that were there before"));
+            gone++;
+        }
+        world_close(&w);
+    }
+    assert_true(as_before > 1 && gone > 1);
+    free(want);
+    free(got);
+}
+
 /* The memory of all slots is there before a step begins. */
 static void its_memory_is_there_before_a_step(void **state)
 {
@@ -149,6 +192,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_stays_at_its_depth),
+        cmocka_unit_test(it_says_if_it_cannot_go_back),
         cmocka_unit_test(its_memory_is_there_before_a_step),
         cmocka_unit_test(the_control_learns_it),
     };

@@ -135,8 +135,11 @@ neb_status neb__site_stage_set_depth(struct neb_site_stage *s, int depth)
         return NEB_OK;
     }
     drop_slots(s);
-    NEB_TRY(make_slots(s, s->depth));
-    return status;
+    neb_status back = make_slots(s, s->depth);
+    if (back == NEB_ERR_NOMEM)
+        return neb__fail(NEB_ERR_STATE, "no memory for the %d micro-batches in flight that were there before",
+                         s->depth);
+    return back == NEB_OK ? status : back;
 }
 
 int neb__site_stage_depth(const struct neb_site_stage *s)

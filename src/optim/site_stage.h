@@ -100,7 +100,8 @@ struct neb_site_stage;
 neb_status neb__site_stage_open(neb_device *d, neb_tape *t, const struct neb_site_stage_config *c, int depth,
                                 struct neb_site_stage **out);
 void neb__site_stage_close(struct neb_site_stage *s); /* NULL is fine */
-/* Between steps. The slots get the memory that a run has needed so far. NEB_ERR_NOMEM: the depth is the one before */
+/* Between steps. The slots get the memory that a run has needed so far. NEB_ERR_NOMEM: the depth is the one before;
+ * NEB_ERR_STATE: nor is there memory for that one, and no step can follow */
 neb_status neb__site_stage_set_depth(struct neb_site_stage *s, int depth);
 int neb__site_stage_depth(const struct neb_site_stage *s);
 /* The same for the bytes of the largest message. After an error the stage can only be closed. */

@@ -80,7 +80,8 @@ bool neb__work_shares_masters(const struct neb_work *w);
 /* One stage of the model is here, and the others are at other sites. */
 bool neb__work_has_stage(const struct neb_work *w);
 bool neb__work_param_here(const neb_param *p); /* it is one of the stage's */
-/* Seconds and micro-batches of it; micro-batches in flight, between steps. NEB_ERR_NOMEM: as many as before are in flight */
+/* Seconds and micro-batches of it; micro-batches in flight, between steps. NEB_ERR_NOMEM: as many as before are in flight;
+ * NEB_ERR_STATE: nor is there memory for those, and no step can follow */
 void neb__work_site_times(const struct neb_work *w, struct neb_site_stage_times *out);
 neb_status neb__work_set_depth(struct neb_work *w, int depth);
 int neb__work_depth(const struct neb_work *w);

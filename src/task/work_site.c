@@ -185,8 +185,12 @@ neb_status neb__work_set_depth(struct neb_work *w, int depth)
     if (!s || !s->site || !w->links.stage.ways->behind || depth == before) return NEB_OK;
     neb_status status = make_inputs(w, depth);
     if (status == NEB_OK) status = neb__site_stage_set_depth(s->site, depth);
-    if (status == NEB_ERR_NOMEM) NEB_TRY(make_inputs(w, before));
-    return status;
+    if (status != NEB_ERR_NOMEM) return status;
+    neb_status back = make_inputs(w, before);
+    if (back == NEB_ERR_NOMEM)
+        return neb__fail(NEB_ERR_STATE, "no memory for the %d micro-batches in flight that were there before",
+                         before);
+    return back == NEB_OK ? status : back;
 }
 
 neb_status neb__work_resize_site(struct neb_work *w, const struct neb_model_input_limits *limits)

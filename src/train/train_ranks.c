@@ -55,7 +55,13 @@ static neb_status set_depth(struct neb_trainer *t, int depth)
     if (depth == before) return NEB_OK;
     neb_status status = neb__work_set_depth(t->work, depth), agreed = neb__group_agree(t->ranks, status);
     if (agreed != NEB_ERR_NOMEM) return agreed;
-    return status == NEB_OK ? neb__work_set_depth(t->work, before) : NEB_OK;
+    if (status == NEB_ERR_NOMEM)
+        status = NEB_OK; /* as it was */
+    else if (status == NEB_OK)
+        status = neb__work_set_depth(t->work, before);
+    if (status == NEB_ERR_NOMEM)
+        status = neb__fail(NEB_ERR_STATE, "no memory to go back to %d micro-batches in flight", before);
+    return neb__group_agree(t->ranks, status);
 }
 
 static neb_status step(struct neb_trainer *t, const struct order *o, struct neb_work_step *out)
