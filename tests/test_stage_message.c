@@ -260,6 +260,22 @@ static void values_come_once(void **state)
     neb_device_close(g.dev);
 }
 
+/* A message without a value would cost nothing of what a member may send. */
+static void values_that_cannot_be(void **state)
+{
+    (void)state;
+    const size_t head = NEB_STAGE_VALUES_HEAD, most = head + 4 * (size_t)NEB_STAGE_CHUNK;
+    assert_ok(neb__stage_check_values("b", true, 0));
+    assert_ok(neb__stage_check_values("b", false, head + 4));
+    assert_ok(neb__stage_check_values("b", false, most));
+    const size_t bad[] = {0, 1, head - 1, head, head + 1, head + 5, most + 4};
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_status(neb__stage_check_values("b", false, bad[i]), NEB_ERR_CORRUPT);
+    assert_status(neb__stage_check_values("b", true, 1), NEB_ERR_CORRUPT);
+    check_log_restore();
+}
+
 /* ---- what a folder says of its run ------------------------------------------------------------------------- */
 
 static neb_status open_begun(const struct neb_job *job, struct neb_stage_place place, const char *text,
@@ -344,6 +360,7 @@ int main(void)
         cmocka_unit_test(only_what_is_due),
         cmocka_unit_test(sums_that_cannot_be),
         cmocka_unit_test(values_come_once),
+        cmocka_unit_test(values_that_cannot_be),
         cmocka_unit_test(a_run_goes_on_as_it_was_begun),
         cmocka_unit_test(the_head_says_the_version),
     };

@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-enum { HEAD = 16, CHUNK = 1 << 20, HEADS = 256 };
+enum { HEAD = NEB_STAGE_VALUES_HEAD, CHUNK = NEB_STAGE_CHUNK, HEADS = 256 };
 static const uint64_t least = (uint64_t)4 << 30; /* that a journal may hold in any case */
 
 bool neb__stage_site_has_model(const struct neb_stage_site *s)
@@ -47,7 +47,7 @@ static neb_status next_from_behind(struct neb_stage_site *s, const uint8_t **byt
     struct neb_stage_head head;
     NEB_TRY(neb__stage_get(s, NEB_BACK_IN, &due, &head, bytes, n));
     *end = head.kind == NEB_STAGE_ITEM_END;
-    return NEB_OK;
+    return neb__stage_check_values(s->end[NEB_BACK_IN].other, *end, *n);
 }
 
 /* What comes from the stages behind this one goes on to the one before it. No more bytes than a model has, so that a member
@@ -115,8 +115,6 @@ neb_status neb__stage_fetch_values(void *site, struct neb_stage_chunk *c, const 
     *c = (struct neb_stage_chunk){0};
     NEB_TRY(next_from_behind(s, &bytes, &n, &end));
     if (end) return NEB_OK;
-    if (n <= HEAD || (n - HEAD) % sizeof(float) || (n - HEAD) / sizeof(float) > CHUNK)
-        return neb__fail(NEB_ERR_CORRUPT, "malformed parameters from site '%s'", s->end[NEB_BACK_IN].other);
     c->param = neb__get32(bytes);
     c->at = neb__get64(bytes + 8);
     c->n = (n - HEAD) / sizeof(float);

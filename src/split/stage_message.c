@@ -171,6 +171,16 @@ neb_status neb__stage_run_decode(const struct neb_stage_message *m, const char *
                   : NEB_OK;
 }
 
+/* ---- parameters at the end ---------------------------------------------------------------------------------- */
+
+neb_status neb__stage_check_values(const char *from, bool end, size_t n)
+{
+    const size_t values = n > NEB_STAGE_VALUES_HEAD ? (n - NEB_STAGE_VALUES_HEAD) / sizeof(float) : 0;
+    if (end ? !n : values && values <= NEB_STAGE_CHUNK && n == NEB_STAGE_VALUES_HEAD + values * sizeof(float))
+        return NEB_OK;
+    return neb__fail(NEB_ERR_CORRUPT, "malformed parameters from site '%s'", from);
+}
+
 /* ---- sums ------------------------------------------------------------------------------------------------- */
 
 static bool counts(double x)

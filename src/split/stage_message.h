@@ -79,6 +79,16 @@ neb_status neb__stage_run_encode(const struct neb_stage_message *m, const float 
 neb_status neb__stage_run_decode(const struct neb_stage_message *m, const char *from, const uint8_t *bytes,
                                  size_t n, float *values);
 
+/* ---- parameters at the end ---------------------------------------------------------------------------------- */
+
+enum {
+    NEB_STAGE_VALUES_HEAD = 16,
+    NEB_STAGE_CHUNK = 1 << 20
+}; /* bytes before the values; values of a message at most */
+
+/* n bytes of a message with values, or of the end of them. NEB_ERR_CORRUPT: no value, a part of one, too many; an end with bytes */
+neb_status neb__stage_check_values(const char *from, bool end, size_t n);
+
 /* ---- sums ------------------------------------------------------------------------------------------------- */
 
 /* What a stage says at the end of a step: its numbers and, where several lines follow each other, how long a micro-batch is on the line
