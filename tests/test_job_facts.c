@@ -65,7 +65,7 @@ static void sites_cut_alike(void **state)
     assert_true(differ(with, other, why, sizeof why));
     assert_non_null(strstr(why,
                            "(the cut) is '1-2;3-4' there and '1-3;4-4' here; use one release and the same "
-                           "sites[].train values"));
+                           "sites[].train and tokenizer.vocab everywhere"));
     assert_true(differ(other, with, why, sizeof why));
     assert_true(differ(with, one, why, sizeof why)); /* an older release */
     assert_non_null(strstr(why, "(the cut) is '1-3;4-4' here and not given there; use one release"));

@@ -160,7 +160,10 @@ start decoder-all other b cache=cache-decoder 'data[0].file=valid'
 refused "have drawn other batches" other b
 tok=tokenizer.file=cache-decoder/tokenizer.model
 sed -i 's/vocab: 400, //' decoder-all.yaml decoder-bare.yaml
-start decoder-all size a $tok; start decoder-all size c $tok; start decoder-bare size b
+start decoder-all cut a $tok; start decoder-all cut c $tok; start decoder-bare cut b
+refused "(the cut) is '1-1;2-3;4-4' there and '1-2;3-3;4-4' here; use one release and the same sites...train and tokenizer.vocab" cut b
+hand="sites[0].layers=1 sites[1].layers=2 sites[2].layers=1"
+start decoder-all size a $tok $hand; start decoder-all size c $tok $hand; start decoder-bare size b $hand
 refused "have a vocabulary of 400 tokens, and this site has taken it to be 8000" size b
 ! "$nebula" plan decoder-bare.yaml --site b out=planned > plan.log 2>&1 || fail "a plan without text"
 grep -aq "run nebula-i plan at a site that has it" plan.log || fail "no message about a plan without text"

@@ -104,7 +104,7 @@ static void say(const char *other, const struct line *here, const struct line *t
 {
     const struct line *l = here ? here : there;
     const char *advice = begins(l, NEB_FACT_CUT)
-                             ? "use one release and the same sites[].train values at every site"
+                             ? "use one release and the same sites[].train and tokenizer.vocab everywhere"
                              : "use the same job file and the same base files at every site";
     int n = snprintf(why, size, "site '%s' runs another job: %.*s is ", other, shown(l->key_size), l->key);
     if (n < 0 || (size_t)n >= size) return;
