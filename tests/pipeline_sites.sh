@@ -81,7 +81,10 @@ sent=$(sed -n 's/.*site b: stage 2 of 2 .*end: \([0-9.]*\) MB of those sent.*/\1
 echo "$sent" | awk '{ exit !(NF && $1 > 0 && $1 < 0.05) }' || fail "frozen weights crossed: $sent MB"
 
 # ---- the model in parts: nobody has the whole, and the parts are the same bytes
+mkdir -p parts/b; : > parts/b/model-00002-of-00009.safetensors
 lab parts decoder-3 wan.gather=no 'sites[0].layers=1' 'sites[1].layers=1' 'sites[2].layers=2'
+grep -aq "b/model-00002-of-00009.safetensors is not of this run's cut: remove it" parts.log || fail "a part of another cut is not named"
+rm parts/b/model-00002-of-00009.safetensors
 [ ! -e parts/a/model.safetensors ] || fail "a model was gathered"
 "$nebula" export --join parts/c parts/a parts/b joined > joined.log 2>&1 || fail "the parts do not join"
 same one joined; cmp -s one/model.yaml joined/model.yaml || fail "another model.yaml"
@@ -92,6 +95,9 @@ grep -aq "part 3 of 3 is missing" bad-join.log || fail "no message about a missi
 ! "$nebula" export --join parts/a parts/b three/c refused > bad-join.log 2>&1 || fail "parts of two runs join"
 grep -aq "other parts are of run" bad-join.log || fail "no message about parts of two runs"
 ! "$nebula" export --join parts/a parts/a parts/b refused > bad-join.log 2>&1 || fail "a part joins twice"
+for s in a b c; do mkdir -p noteless/$s; cp parts/$s/model* noteless/$s; LC_ALL=C sed -i 's/"run":/"nur":/' noteless/$s/model-*; done
+! "$nebula" export --join noteless/a noteless/b noteless/c refused > bad-join.log 2>&1 || fail "parts of no run join"
+grep -aq "does not say of which run and step it is" bad-join.log || fail "no message about parts of no run"
 [ ! -e refused/model.safetensors ] || fail "a refused join left a model"
 lab tuned-parts decoder-2 $tuned wan.gather=no
 "$nebula" export --join tuned-parts/a tuned-parts/b tuned-joined > joined.log 2>&1 || fail "the parts with LoRA do not join"

@@ -456,6 +456,9 @@ neb_status neb__stage_site_part(struct neb_stage_site *s, int64_t step, struct n
 {
     bool begun;
     if (!s->run_known) NEB_TRY(read_run(s, &begun));
+    if (!s->run_known)
+        return neb__fail(NEB_ERR_STATE, "the run in %s has not begun: there is no part of a model to write",
+                         s->job->out);
     *out = (struct neb_folder_part){.number = s->stage + 1, .parts = s->stages, .step = step};
     snprintf(out->run, sizeof out->run, "%08x", s->run);
     return NEB_OK;

@@ -145,7 +145,7 @@ bool neb__stage_site_wants_save(struct neb_stage_site *s);
 /* stage_gather.c: the first site gets the parameters of all. Every site makes this call. */
 neb_status neb__stage_site_gather(struct neb_stage_site *s, struct neb_work *w);
 bool neb__stage_site_has_model(const struct neb_stage_site *s); /* the first one, with wan.gather */
-/* What tells this site's part of the model from those of other sites and runs. */
+/* What tells this site's part of the model from those of other sites and runs. NEB_ERR_STATE: the run has not begun here */
 neb_status neb__stage_site_part(struct neb_stage_site *s, int64_t step, struct neb_folder_part *out);
 /* The bytes of messages so far, for the meter. */
 void neb__stage_site_count(struct neb_stage_site *s);

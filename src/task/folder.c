@@ -160,6 +160,7 @@ neb_status neb__folder_write_part(struct neb_model_yaml *f, const char *path, co
     NEB_TRY(neb__folder_begin(f, path, tokenizer_file));
     neb__folder_part_name(path, part->number, part->parts, file, sizeof file);
     NEB_TRY(neb__folder_write_values(file, m, true, meta));
+    neb__folder_other_parts(path, part->number, part->parts);
     return neb__model_yaml_write(f, path);
 }
 

@@ -55,13 +55,16 @@ struct neb_folder_part {
 
 /* PATH/model-00001-of-00003.safetensors */
 void neb__folder_part_name(const char *path, int number, int parts, char *out, size_t size);
+/* Names the parts in a folder that are not this one, as another cut leaves them. */
+void neb__folder_other_parts(const char *path, int number, int parts);
 /* As neb__folder_write(), of what is here. */
 neb_status neb__folder_write_part(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
                                   const char *tokenizer_file, const struct neb_folder_part *part);
 /* The parts in `from` become the model folder `to`. They are mapped: no more than a parameter of them is in memory at a time.
  *   NEB_ERR_NOTFOUND  a part, or a parameter, is missing
- *   NEB_ERR_CONFIG    parts of two runs or steps, one twice; a folder with no part
- *   NEB_ERR_SHAPE     a parameter is not as model.yaml says */
+ *   NEB_ERR_CONFIG    parts of two runs or steps, or of an unknown one, one twice; a folder with no part
+ *   NEB_ERR_SHAPE     a parameter is not as model.yaml says
+ *   NEB_ERR_DTYPE     … nor a float of 32 or 16 bits */
 neb_status neb__folder_join(const char *const *from, int n, const char *to);
 
 /* Copies values from the folder into the parameters of `m` that it has; `match`: only names that match one of

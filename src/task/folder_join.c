@@ -4,6 +4,7 @@
  * The files are mapped, and tensors go from the maps into the new file. All parts must be of one run and one step, and have every
  * parameter of the model exactly once. */
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "store/safetensors.h"
 #include "task/folder.h"
@@ -29,17 +30,34 @@ void neb__folder_part_name(const char *path, int number, int parts, char *out, s
     snprintf(out, size, "%s/model-%05d-of-%05d.safetensors", path, number, parts);
 }
 
+static bool is_part(const char *name, int *number, int *parts)
+{
+    int end = 0;
+    return sscanf(name, "model-%5d-of-%5d.safetensors%n", number, parts, &end) == 2 && end && !name[end];
+}
+
+void neb__folder_other_parts(const char *path, int number, int parts)
+{
+    DIR *d = opendir(path);
+    int k, n;
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));)
+        if (is_part(e->d_name, &k, &n) && (k != number || n != parts))
+            neb__warn(
+                "%s/%.100s is not of this run's cut: remove it, or nebula-i export --join refuses the folder",
+                path, e->d_name);
+    closedir(d);
+}
+
 /* The one part of a folder. */
 static neb_status find_part(const char *path, int *number, int *parts)
 {
     DIR *d = opendir(path);
-    int found = 0, end;
+    int found = 0;
     if (!d) return neb__fail(NEB_ERR_NOTFOUND, "%s: no such folder", path);
     for (struct dirent *e; (e = readdir(d));) {
         int k, n;
-        end = 0;
-        if (sscanf(e->d_name, "model-%5d-of-%5d.safetensors%n", &k, &n, &end) != 2 || !end || e->d_name[end])
-            continue;
+        if (!is_part(e->d_name, &k, &n)) continue;
         *number = k, *parts = n;
         found++;
     }
@@ -52,15 +70,16 @@ static neb_status find_part(const char *path, int *number, int *parts)
         path, found);
 }
 
-static const char *note(const struct neb_st *st, const char *key)
+static bool has_notes(const struct neb_st *st)
 {
-    const char *text = neb__st_meta(st, key);
-    return text ? text : "none";
+    return neb__st_meta(st, "run") && neb__st_meta(st, "step");
 }
 
+/* Both have their notes. */
 static bool same_run(const struct neb_st *a, const struct neb_st *b)
 {
-    return !strcmp(note(a, "run"), note(b, "run")) && !strcmp(note(a, "step"), note(b, "step"));
+    return !strcmp(neb__st_meta(a, "run"), neb__st_meta(b, "run")) &&
+           !strcmp(neb__st_meta(a, "step"), neb__st_meta(b, "step"));
 }
 
 static neb_status add_part(struct joining *j, const char *path)
@@ -78,12 +97,17 @@ static neb_status add_part(struct joining *j, const char *path)
     neb__folder_part_name(path, number, parts, file, sizeof file);
     NEB_TRY(neb__st_open(file, &j->part[number - 1]));
     const struct neb_st *st = j->part[number - 1], *other = NULL;
+    if (!has_notes(st))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "%s does not say of which run and step it is: it is no part of a pipeline's model",
+                         file);
     for (int i = 0; i < parts; i++)
         if (i != number - 1 && j->part[i]) other = j->part[i];
     if (!other || same_run(st, other)) return NEB_OK;
     return neb__fail(NEB_ERR_CONFIG,
                      "%s is of run %.24s at step %.24s, other parts are of run %.24s at step %.24s", file,
-                     note(st, "run"), note(st, "step"), note(other, "run"), note(other, "step"));
+                     neb__st_meta(st, "run"), neb__st_meta(st, "step"), neb__st_meta(other, "run"),
+                     neb__st_meta(other, "step"));
 }
 
 /* What the model is, from the first folder that has its tokenizer, else from any. */
@@ -122,6 +146,9 @@ static neb_status find_tensor(struct joining *j, const char *name, const neb_par
     for (int i = 0; fits && i < t->rank; i++) fits = shape[i] == t->shape[i];
     if (!fits)
         return neb__fail(NEB_ERR_SHAPE, "the parameter '%s' has another shape than model.yaml says", name);
+    if (t->type != NEB_ST_F32 && t->type != NEB_ST_F16 && t->type != NEB_ST_BF16)
+        return neb__fail(NEB_ERR_DTYPE, "the parameter '%s' has type %s, which no part has", name,
+                         neb__st_type_name(t->type));
     j->list[j->n++] = *t;
     return NEB_OK;
 }
