@@ -107,13 +107,17 @@ grep -aq "its size is taken to be tokenizer.vocab, 400" line-b.log || fail "site
 grep -aq "going on from step" line-b.log || fail "site b was not stopped in the middle"
 same whole line-a; held whole line-b
 ! grep -rql "Apache" line-b b || fail "site b has text"
+refused_again() { # MESSAGE WORD…: site a says so before it tells the others, who are gone
+    start decoder-all line a cache=cache-decoder $steps "${@:2}"
+    until grep -aq "$1" line-a.log; do
+        kill -0 $pid_a 2> /dev/null || fail "no '$1' at line-a"
+        sleep 0.02
+    done
+    kill -9 $pid_a; wait $pid_a 2> /dev/null || true
+}
+refused_again "was begun with layers 1 to 1 here, and the job gives layers 1 to 2 now: say sites...layers" 'sites[0].layers=2' 'sites[1].layers=1' 'sites[2].layers=1'
 printf '%.8s\n' "$(cat line-a/stream.run)" > line-a/stream.run
-start decoder-all line a cache=cache-decoder $steps
-until grep -aq "stages do not say what their batches look like" line-a.log; do # it says so before it tells the others, who are gone
-    kill -0 $pid_a 2> /dev/null || fail "no message about a run with other items"
-    sleep 0.02
-done
-kill -9 $pid_a; wait $pid_a 2> /dev/null || true
+refused_again "stages do not say what their batches look like"
 
 # ---- both ends of the model at the first site
 train closed tied
