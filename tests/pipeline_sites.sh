@@ -90,6 +90,9 @@ rm parts/b/model-00002-of-00009.safetensors
 same one joined; cmp -s one/model.yaml joined/model.yaml || fail "another model.yaml"
 "$nebula" eval joined valid > eval.log 2>&1 || "$nebula" generate joined The --max-new 2 > eval.log 2>&1 || fail "the joined model cannot be used"
 [ ! -e three/a/model-00001-of-00003.safetensors ] || fail "the first site keeps a part beside the whole"
+mkdir -p blocked/a/model-00001-of-00002.safetensors blocked/b/model-00002-of-00002.safetensors
+lab blocked decoder-2; same one blocked/a
+[ $(grep -ac "part of the model is not written; the model is gathered without it" blocked.log) -ge 2 ] || fail "no message about a part that cannot be written"
 rm -rf refused; ! "$nebula" export --join parts/a parts/b refused > bad-join.log 2>&1 || fail "a part is missing, and they join"
 grep -aq "part 3 of 3 is missing" bad-join.log || fail "no message about a missing part"
 ! "$nebula" export --join parts/a parts/b three/c refused > bad-join.log 2>&1 || fail "parts of two runs join"

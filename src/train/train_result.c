@@ -203,13 +203,16 @@ static neb_status write_part(struct neb_trainer *t, struct neb_folder_part *part
 
 static neb_status conclude_stage(struct neb_trainer *t)
 {
-    struct neb_folder_part part;
+    struct neb_folder_part part = {0};
     char path[NEB_MODEL_PATH + 48];
-    NEB_TRY(write_part(t, &part));
-    if (!t->job->wan.gather) return NEB_OK;
+    neb_status written = write_part(t, &part);
+    if (!t->job->wan.gather) return written;
+    if (written != NEB_OK)
+        neb__warn("this site's part of the model is not written; the model is gathered without it");
     NEB_TRY(neb__stage_site_gather(t->stage, t->work));
     if (!neb__stage_site_has_model(t->stage)) return NEB_OK;
     NEB_TRY(write_models(t));
+    if (written != NEB_OK) return NEB_OK;
     neb__folder_part_name(t->job->out, part.number, part.parts, path, sizeof path);
     (void)unlink(path); /* the whole has it */
     return NEB_OK;
