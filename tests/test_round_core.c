@@ -69,6 +69,23 @@ static void nobody_in_reach_is_no_answer(void **state)
     solo_stop(&s);
 }
 
+/* A neighbour once asked for an update that this site needs now. The neighbour may have it by now, or get it from others, and is asked. */
+static void who_asked_for_an_update_may_have_it_later(void **state)
+{
+    (void)state;
+    struct solo s;
+    const struct neb_hash hash = {{7}};
+    solo_start(&s);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    struct neb_core_update *p = neb__core_update(s.r, &hash, true);
+    p->lack = neb__bit(1);
+    neb__core_look_for(s.r, p);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_NO_UPDATE, .site = NEB_NO_SITE, .hash = hash});
+    solo_run(&s, 200);
+    assert_int_equal(neb__core_update(s.r, &hash, false)->fetch_from, 1);
+    solo_stop(&s);
+}
+
 /* A cell takes long over a slow line. A peer that was asked for a cell is not asked again while it may be
  * sending it; a peer that cannot give it says so. A root that has left the table of the newest still proves a
  * cell that was long on its way. */
@@ -677,6 +694,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_are_not_fetched_twice),
         cmocka_unit_test(nobody_in_reach_is_no_answer),
+        cmocka_unit_test(who_asked_for_an_update_may_have_it_later),
         cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(who_has_no_cell_is_not_asked_before_others),
         cmocka_unit_test(who_does_not_answer_has_its_turn_behind_the_others),

@@ -358,6 +358,7 @@ void neb__core_look_for(struct neb_round *r, struct neb_core_update *p)
 {
     if (p->needed || p->held) return;
     p->needed = true;
+    p->lack = 0;                                /* who asked this site for it may have got it since */
     p->fetch_at = r->now + r->cfg.fetch_ms / 2; /* it may be on its way */
     struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH);
     a->hash = p->hash;
