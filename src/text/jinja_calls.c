@@ -66,17 +66,27 @@ static neb_status replaced(struct neb_jinja *r, const json_t *v, const char *fro
     return status;
 }
 
+/* strstr() measures all of the rest for each piece where a sanitizer looks on. */
+static const char *next_of(const char *p, const char *end, const char *at, size_t n)
+{
+    for (; (p = memchr(p, *at, (size_t)(end - p))); p++)
+        if ((size_t)(end - p) >= n && !memcmp(p, at, n)) return p;
+    return NULL;
+}
+
 static neb_status split(struct neb_jinja *r, const json_t *v, const char *at, json_t **out)
 {
     const char *p = text_of(v), *hit;
     if (!*at) return neb__jinja_unknown(r, "split at", "white space");
+    const size_t n = strlen(at);
+    const char *end = p + strlen(p);
     size_t pieces = 1;
-    for (const char *q = p; (hit = strstr(q, at)); q = hit + strlen(at)) pieces++;
+    for (const char *q = p; (hit = next_of(q, end, at, n)); q = hit + n) pieces++;
     NEB_TRY(neb__jinja_spend_list(r, pieces));
-    NEB_TRY(neb__jinja_spend(r, pieces * NEB_JINJA_VALUE + strlen(p)));
+    NEB_TRY(neb__jinja_spend(r, pieces * NEB_JINJA_VALUE + (size_t)(end - p)));
     json_t *list = json_array();
     bool bad = !list;
-    for (; !bad && (hit = strstr(p, at)); p = hit + strlen(at))
+    for (; !bad && (hit = next_of(p, end, at, n)); p = hit + n)
         bad = json_array_append_new(list, json_stringn(p, (size_t)(hit - p))) != 0;
     bad = bad || json_array_append_new(list, json_string(p));
     if (bad) json_decref(list);
