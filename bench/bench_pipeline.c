@@ -40,7 +40,7 @@
 
 enum { TURNS_MAX = 9, WORDS = 3000, LINES = 4000, ROWS = 512, STAGES = 2 };
 
-/* What the line is compared with. The laboratory always has a line: over this one a message takes a tenth of a turn at most, and
+/* The reference of each line. The laboratory always has a line: over this one a message takes a tenth of a turn at most, and
  * no time to come. */
 static const char reference_line[] = "1000mbit,0ms";
 

@@ -217,7 +217,8 @@ static neb_status set_lines_down(struct neb_chaos *c, bool down)
 {
     neb_status first = NEB_OK;
     for (int i = 0; i < 2 * c->sites; i++) {
-        const int other = i / 2, from = i % 2 ? other : c->site, to = i % 2 ? c->site : other;
+        const int other = i / 2, in = i % 2; /* towards the site */
+        const int from = in ? other : c->site, to = in ? c->site : other;
         neb_status s = other == c->site ? NEB_OK : neb__lab_set_down(c->lab, from, to, down);
         if (first == NEB_OK) first = s;
     }
@@ -228,8 +229,9 @@ static neb_status slow_lines(struct neb_chaos *c, bool slow)
 {
     neb_status first = NEB_OK;
     for (int i = 0; i < 2 * c->sites; i++) {
-        const int other = i / 2, from = i % 2 ? other : c->site, to = i % 2 ? c->site : other;
-        struct neb_lab_line *before = &c->before[other][i % 2];
+        const int other = i / 2, in = i % 2; /* towards the site */
+        const int from = in ? other : c->site, to = in ? c->site : other;
+        struct neb_lab_line *before = &c->before[other][in];
         if (other == c->site) continue;
         if (slow) neb__lab_get_line(c->lab, from, to, before);
         neb_status s = neb__lab_set_rate(c->lab, from, to, slow ? before->rate * SLOW_SHARE : before->rate);

@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "job/model_yaml.h"
+#include "task/json_file.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -15,30 +16,6 @@
 #include <unistd.h>
 
 static const char settings[] = "generation_config.json", key[] = "eos_token_id";
-
-/* *out NULL: there is no such file. */
-static neb_status load(const char *folder, const char *name, json_t **out)
-{
-    char path[NEB_MODEL_PATH + 300];
-    struct neb_buf text;
-    json_error_t e;
-    *out = NULL;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (access(path, F_OK)) return NEB_OK;
-    neb__buf_init(&text, 16 << 20);
-    neb_status status = neb__file_read_plain(path, &text);
-    if (status == NEB_OK) {
-        json_t *j = json_loadb((const char *)text.data, text.len, 0, &e);
-        if (json_is_object(j))
-            *out = j;
-        else
-            status = neb__fail(NEB_ERR_CORRUPT, "%s, line %d: %s", path, j ? 1 : e.line,
-                               j ? "not an object" : e.text);
-        if (status != NEB_OK) json_decref(j);
-    }
-    neb__buf_free(&text);
-    return status;
-}
 
 /* One number, or a list of them. */
 static neb_status read_list(const json_t *v, const char *folder, int32_t vocab, struct neb_end_tokens *out)
@@ -64,7 +41,7 @@ static neb_status read_list(const json_t *v, const char *folder, int32_t vocab, 
 neb_status neb__end_tokens_read(const char *folder, int32_t vocab, struct neb_end_tokens *out)
 {
     json_t *j;
-    NEB_TRY(load(folder, settings, &j));
+    NEB_TRY(neb__json_file(folder, settings, 0, &j));
     neb_status status = read_list(json_object_get(j, key), folder, vocab, out);
     json_decref(j);
     return status;
@@ -87,12 +64,12 @@ neb_status neb__end_tokens_bring(const char *from, const char *to)
 {
     json_t *j;
     struct neb_end_tokens all;
-    NEB_TRY(load(to, settings, &j)); /* it was copied */
+    NEB_TRY(neb__json_file(to, settings, 0, &j)); /* it was copied */
     if (j) {
         json_decref(j);
         return NEB_OK;
     }
-    NEB_TRY(load(from, "config.json", &j));
+    NEB_TRY(neb__json_file(from, "config.json", 0, &j));
     const json_t *list = json_object_get(j, key);
     neb_status status = NEB_OK;
     if (list && !json_is_null(list)) status = read_list(list, from, INT32_MAX, &all);

@@ -8,13 +8,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "job/model_yaml.h"
+#include "task/json_file.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { MAX_JSON = 64 << 20 };
 
 /* Names of classes without …Tokenizer or …TokenizerFast. */
 static const char *const wordpiece[] = {
@@ -33,27 +32,9 @@ static const char *const slow_only[] = {"BertJapanese", "Phobert", "Bertweet", N
 /* A JSON object, or an empty one if the file is missing. model_max_length may lie beyond 64 bits. */
 static neb_status load(const char *from, const char *name, json_t **out)
 {
-    char path[NEB_MODEL_PATH + 300];
-    struct neb_buf text;
-    json_error_t e;
-    snprintf(path, sizeof path, "%s/%s", from, name);
-    if (access(path, F_OK)) {
-        *out = json_object();
-        return *out ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %s", name);
-    }
-    neb__buf_init(&text, MAX_JSON);
-    neb_status status = neb__file_read_plain(path, &text);
-    if (status == NEB_OK) {
-        json_t *j = json_loadb((const char *)text.data, text.len, JSON_DECODE_INT_AS_REAL, &e);
-        if (json_is_object(j))
-            *out = j;
-        else
-            status = neb__fail(NEB_ERR_CORRUPT, "%s, line %d: %s", path, j ? 1 : e.line,
-                               j ? "not an object" : e.text);
-        if (status != NEB_OK) json_decref(j);
-    }
-    neb__buf_free(&text);
-    return status;
+    NEB_TRY(neb__json_file(from, name, JSON_DECODE_INT_AS_REAL, out));
+    if (!*out) *out = json_object();
+    return *out ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %s", name);
 }
 
 static const char *text_of(const json_t *j, const char *key, const char *fallback)
