@@ -23,6 +23,12 @@ static void the_first_difference_is_named(void **state)
     assert_non_null(strstr(why, "b is '2' here and not given there"));
     assert_true(differ("a=1\n", "a=1\nz\n", why, sizeof why));
     assert_non_null(strstr(why, "z is '' there and not given here"));
+    assert_true(differ("strategy=pipeline\n", "strategy=auto\n", why, sizeof why));
+    assert_non_null(strstr(why, "decided otherwise there: say strategy, or sites[].train.memory"));
+    assert_true(differ("seed=1\n", "seed=1\nstrategy=pipeline\n", why, sizeof why)); /* auto is the default */
+    assert_non_null(strstr(why, "decided otherwise there"));
+    assert_true(differ("strategy=replica\n", "strategy=pipeline\n", why, sizeof why));
+    assert_non_null(strstr(why, "use the same job file"));
     assert_true(differ("a=1\n", "a=\033[2J\n", why, sizeof why));
     assert_null(strchr(why, '\033'));
     assert_true(differ("a=1\n",

@@ -99,13 +99,33 @@ static int shown(int size)
     return size > SHOWN ? SHOWN : size;
 }
 
+static bool is_text(const char *p, int size, const char *text)
+{
+    return (size_t)size == strlen(text) && !memcmp(p, text, (size_t)size);
+}
+
+/* Not given, or given so. */
+static bool is_auto(const struct line *l)
+{
+    return !l || is_text(l->value, l->value_size, "auto");
+}
+
+/* What may bring the two sites together. */
+static const char *advice_on(const struct line *here, const struct line *there)
+{
+    const struct line *l = here ? here : there;
+    if (begins(l, NEB_FACT_CUT))
+        return "use one release and the same sites[].train and tokenizer.vocab everywhere";
+    if (is_text(l->key, l->key_size, "strategy") && (is_auto(here) || is_auto(there)))
+        return "strategy: auto decided otherwise there: say strategy, or sites[].train.memory";
+    return "use the same job file and the same base files at every site";
+}
+
 /* One of `here` and `there` may be NULL: that site was not given the key. */
 static void say(const char *other, const struct line *here, const struct line *there, char *why, size_t size)
 {
     const struct line *l = here ? here : there;
-    const char *advice = begins(l, NEB_FACT_CUT)
-                             ? "use one release and the same sites[].train and tokenizer.vocab everywhere"
-                             : "use the same job file and the same base files at every site";
+    const char *advice = advice_on(here, there);
     int n = snprintf(why, size, "site '%s' runs another job: %.*s is ", other, shown(l->key_size), l->key);
     if (n < 0 || (size_t)n >= size) return;
     why += n;

@@ -4,7 +4,6 @@
  * generation_config.json lists them; older folders list them in config.json, and then the list is written here as transformers
  * would. */
 #include "task/end_tokens.h"
-#include "base/buf.h"
 #include "base/file.h"
 #include "job/model_yaml.h"
 #include "task/json_file.h"
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char settings[] = "generation_config.json", key[] = "eos_token_id";
 

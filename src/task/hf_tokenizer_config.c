@@ -4,16 +4,12 @@
  * cut here as the classes below cut it; another class, or an option that would give other ids, is refused by its name. A
  * tokenizer.json describes itself, but some classes overrule it with their options: a contradiction is refused. */
 #include "task/hf_tokenizer.h"
-#include "base/buf.h"
-#include "base/file.h"
 #include "base/log.h"
-#include "job/model_yaml.h"
 #include "task/json_file.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Names of classes without …Tokenizer or …TokenizerFast. */
 static const char *const wordpiece[] = {
